@@ -1,0 +1,117 @@
+"""The safetensors files of a Hugging Face directory, opened as one set of tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (makes bfloat16 known to numpy by name)
+import numpy as np
+
+from tunesmith.errors import UserError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+# Safetensors' names for the types that weights may be stored in, and numpy's.
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def read_json(path: Path) -> Any:
+    """Parses a JSON file.
+
+    Raises:
+        UserError: the file is missing or not JSON; the message names file and line.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno} is not valid JSON: {error.msg}") from None
+
+
+class TensorFiles:
+    """Tensors by checkpoint key, read from disk one at a time.
+
+    Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+
+    Raises:
+        UserError: files are missing, cut short, contradict the index or lie outside the directory.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._reader_of: dict[str, Any] = {}
+        single, index = self.directory / SINGLE_FILE, self.directory / INDEX_FILE
+        if single.exists() and index.exists():
+            raise UserError(
+                f"{self.directory} holds both {SINGLE_FILE} and {INDEX_FILE}",
+                "Remove the one left over from an earlier save.",
+            )
+        if single.exists():
+            self._open(single)
+        elif index.exists():
+            self._open_shards(index)
+        else:
+            raise UserError(f"{self.directory} has no {SINGLE_FILE}", _hint(self.directory))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader_of)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._reader_of
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return tuple(self._reader_of[key].get_slice(key).get_shape())
+
+    def dtype(self, key: str) -> str:
+        """Numpy's name of the stored type, or safetensors' own where weights never have it."""
+        stored: str = self._reader_of[key].get_slice(key).get_dtype()
+        return DTYPES.get(stored, stored)
+
+    def read(self, key: str) -> np.ndarray:
+        """The tensor in its stored type, as a copy of its own."""
+        return self._reader_of[key].get_tensor(key)
+
+    def _open(self, path: Path) -> set[str]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            reader = safe_open(str(path), framework="np")
+        except FileNotFoundError:
+            raise UserError(f"{path} is missing", "Download the model again.") from None
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"{path} cannot be read: {error}", "The file is damaged or cut short; get it again."
+            ) from None
+        keys = set(reader.keys())
+        self._reader_of |= dict.fromkeys(keys, reader)
+        return keys
+
+    def _open_shards(self, index: Path) -> None:
+        content = read_json(index)
+        shard_of = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(shard_of, dict) or not shard_of:
+            raise UserError(f"{index} has no `weight_map` of tensor names to files")
+        for shard in sorted(set(map(str, shard_of.values()))):
+            if Path(shard).name != shard:
+                raise UserError(
+                    f"{index} names {shard!r}, which is not a file beside it",
+                    "A model's shards lie in its own directory; do not use this index.",
+                )
+            found = self._open(self.directory / shard)
+            named = {key for key, file in shard_of.items() if file == shard}
+            if found != named:
+                odd = ", ".join(sorted(found ^ named)[:5])
+                raise UserError(f"{index} and {shard} disagree about {odd}", "Get the model again.")
+
+
+def _hint(directory: Path) -> str | None:
+    if any(directory.glob("*.bin")):
+        return "It has PyTorch pickles; load it in transformers and save_pretrained() it again."
+    return None
