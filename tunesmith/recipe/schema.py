@@ -20,6 +20,19 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+class BrokenRules(ValueError):
+    """Rules that bind several fields, told together.
+
+    Args:
+        rules: for each broken one, the dotted path of the field to look at, from the section that
+            raises, and what is wrong.
+    """
+
+    def __init__(self, rules: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(text for _, text in rules))
+        self.rules = rules
+
+
 class Section(BaseModel):
     """Base of all parts of a recipe: unknown keys are errors, values are never coerced."""
 
@@ -86,9 +99,20 @@ class Rows(Section):
     """Which rows `limit` keeps; `random` is seeded by `data.seed`."""
 
     @model_validator(mode="after")
-    def _template_goes_with_its_format(self) -> Rows:
+    def _options_fit_together(self) -> Rows:
+        broken = []
         if (self.format == "template") != (self.template is not None):
-            raise ValueError("`template` and `format: template` go together: set both or neither")
+            broken.append(
+                ("format", "`template` and `format: template` go together: set both or neither")
+            )
+        if self.separator is not None and self.format != "text":
+            broken.append(("separator", "`separator` splits plain text: it needs `format: text`"))
+        if self.separator == "":
+            broken.append(("separator", "an empty separator splits nothing: remove it"))
+        if self.pick == "random" and self.limit is None:
+            broken.append(("pick", "`pick: random` says which rows `limit` keeps: set `limit` too"))
+        if broken:
+            raise BrokenRules(broken)
         return self
 
 
@@ -354,13 +378,19 @@ class Recipe(Section):
     engine: Literal["jax", "hf"] = "jax"
     """What trains: JAX, or Hugging Face's TRL, PEFT and Accelerate."""
     model: ModelSection
+    """The base model."""
     data: DataSection
+    """Rows to train and to evaluate on."""
     train: TrainSection
+    """How it is trained."""
     lora: LoraSection | None = None
     """Needed by `train.method: lora`, refused otherwise."""
     parallel: ParallelSection = ParallelSection()
+    """How devices share the work."""
     eval: EvalSection = EvalSection()
+    """What is measured, and what is sampled."""
     run: RunSection = RunSection()
+    """Run folder and export."""
     cloud: CloudSection | None = None
     """Absent: the run stays on this machine."""
 
@@ -369,20 +399,30 @@ class Recipe(Section):
         """Hold the rules that bind several sections together; all broken ones are told at once."""
         broken = []
         if (self.train.method == "lora") != (self.lora is not None):
-            broken.append("`lora` and `train.method: lora` go together: set both or neither")
+            place = "lora" if self.lora is not None else "train.method"
+            broken.append(
+                (place, "`lora` and `train.method: lora` go together: set both or neither")
+            )
         if self.run.export == "adapter" and self.lora is None:
-            broken.append("`run.export: adapter` needs `train.method: lora`")
+            broken.append(("run.export", "`export: adapter` needs `train.method: lora`"))
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
             broken.append(
-                f"`train.batch_size` {self.train.batch_size} is not a multiple of "
-                f"`train.micro_batch_size` {micro}"
+                (
+                    "train.batch_size",
+                    f"{self.train.batch_size} is not a multiple of `train.micro_batch_size` {micro}",
+                )
             )
         if self.data.long_rows == "split" and self.data.train.format != "text":
-            broken.append("`data.long_rows: split` fits format `text` alone: an answer must stay whole")
-        has_eval_rows = self.data.eval is not None or self.data.holdout is not None
-        if not has_eval_rows and (self.eval.every_steps or self.eval.text_to_sql):
-            broken.append("`eval` measures on rows: give `data.eval` or `data.holdout`")
+            broken.append(
+                ("data.long_rows", "`split` fits format `text` alone: an answer must stay whole")
+            )
+        if self.data.eval is None and self.data.holdout is None:
+            for name in ("every_steps", "text_to_sql"):
+                if getattr(self.eval, name) is not None:
+                    broken.append(
+                        (f"eval.{name}", "measures on rows: give `data.eval` or `data.holdout`")
+                    )
         if broken:
-            raise ValueError("; ".join(broken))
+            raise BrokenRules(broken)
         return self
