@@ -33,7 +33,7 @@ def _chunks(mask_N: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _take(array: jax.Array, index: jax.Array) -> jax.Array:
-    return array.at[index].get(mode="fill", fill_value=0)
+    return jnp.take(array, index, axis=0, mode="fill", fill_value=0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -1,0 +1,108 @@
+"""Devices, processes and where arrays lie on them."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tunesmith.errors import UserError
+from tunesmith.hardware import cpu_multiplies_bf16, peak_process_bytes
+from tunesmith.recipe.schema import Recipe
+
+DATA_AXIS = "data"
+
+
+def start_processes() -> None:
+    """Join the other processes of the run, if the environment says that there are any.
+
+    JAX's own variables, or those that GKE sets on TPU hosts. A single process joins nothing, so
+    that a laptop needs no set-up.
+    """
+    names = ("JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS", "MEGASCALE_COORDINATOR_ADDRESS")
+    hosts = [h for h in os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",") if h]
+    if not jax.distributed.is_initialized() and (
+        any(os.environ.get(name) for name in names) or len(hosts) > 1
+    ):
+        count, index = os.environ.get("JAX_NUM_PROCESSES"), os.environ.get("JAX_PROCESS_ID")
+        jax.distributed.initialize(
+            num_processes=int(count) if count else None, process_id=int(index) if index else None
+        )
+
+
+def make_mesh(recipe: Recipe) -> Mesh:
+    """The mesh that `parallel` asks for.
+
+    Raises:
+        UserError: the axes do not fit the devices, or the batch does not fit the axes.
+    """
+    parallel, devices = recipe.parallel, jax.device_count()
+    for axis in ("fsdp", "tensor", "slices"):
+        if getattr(parallel, axis) > 1:
+            raise UserError(
+                f"parallel.{axis}: {getattr(parallel, axis)} is not offered by the JAX engine yet",
+                "Leave it out: every device then holds the weights and takes its share of the rows.",
+            )
+    if parallel.data not in (None, devices):
+        raise UserError(
+            f"parallel.data is {parallel.data}, but there are {devices} devices",
+            f"Set it to {devices}, or leave it out.",
+        )
+    check_batch(recipe, hosts=jax.process_count(), devices=devices)
+    return Mesh(np.array(jax.devices()), (DATA_AXIS,))
+
+
+def check_batch(recipe: Recipe, *, hosts: int, devices: int) -> int:
+    """Number of micro-batches that a step accumulates.
+
+    Raises:
+        UserError: `batch_size` does not split evenly over the devices and micro-batches.
+    """
+    batch, micro = recipe.train.batch_size, recipe.train.micro_batch_size
+    per_pass = devices * (micro or max(1, batch // devices))
+    if batch % per_pass == 0:
+        return batch // per_pass
+    hosts_text = f"{hosts} host{'s' * (hosts != 1)} with {devices} device{'s' * (devices != 1)}"
+    accumulated = f" and micro_batch_size {micro}" if micro else ""
+    raise UserError(
+        f"train.batch_size {batch} does not split over {hosts_text} in all{accumulated}",
+        f"Use a multiple of {devices * (micro or 1)}.",
+    )
+
+
+def compute_dtype(recipe: Recipe) -> str:
+    """The recipe's compute dtype, with `auto` settled for the devices at hand."""
+    if recipe.train.compute_dtype != "auto":
+        return recipe.train.compute_dtype
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        # jaxlib reaches AMX from 0.12 on; before, bfloat16 gained nothing on a CPU.
+        modern = tuple(int(part) for part in jax.__version__.split(".")[:2]) >= (0, 12)
+        return "bfloat16" if cpu_multiplies_bf16() and modern else "float32"
+    if device.platform == "gpu" and float(getattr(device, "compute_capability", "8.0")) < 8.0:
+        return "float32"
+    return "bfloat16"
+
+
+def replicate(mesh: Mesh, array: np.ndarray | jax.Array) -> jax.Array:
+    """The same array on every device of the mesh."""
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
+
+
+def place_rows(mesh: Mesh, local: np.ndarray, *, axis: int) -> jax.Array:
+    """A global array whose `axis` is split over all devices, from this process's part of it."""
+    spec = PartitionSpec(*(None,) * axis, DATA_AXIS)
+    return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), local)
+
+
+def to_host(array: jax.Array) -> np.ndarray:
+    """A replicated array as numpy."""
+    return np.asarray(array.addressable_data(0))
+
+
+def peak_bytes() -> int:
+    """Most memory used so far on one device, or by the process where devices are the CPU."""
+    stats = jax.local_devices()[0].memory_stats()
+    return int(stats["peak_bytes_in_use"]) if stats else peak_process_bytes()
