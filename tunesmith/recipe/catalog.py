@@ -11,7 +11,9 @@ def shipped_names() -> list[str]:
     """Names of the shipped recipes, in alphabetical order."""
     folder = files("tunesmith") / "recipes"
     return sorted(
-        entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")
+        entry.name.removesuffix(".yaml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".yaml")
     )
 
 
@@ -19,7 +21,10 @@ def shipped() -> list[tuple[str, str]]:
     """Name and description of each shipped recipe."""
     from tunesmith.recipe.load import parse_recipe
 
-    return [(name, parse_recipe(shipped_text(name), name).description) for name in shipped_names()]
+    return [
+        (name, parse_recipe(shipped_text(name), name).description)
+        for name in shipped_names()
+    ]
 
 
 def shipped_text(name: str) -> str:
@@ -33,7 +38,8 @@ def shipped_text(name: str) -> str:
 
         near = nearest(name, shipped_names())
         raise UserError(
-            f"no shipped recipe is called {name!r}" + (f"; did you mean {near}?" if near else ""),
+            f"no shipped recipe is called {name!r}"
+            + (f"; did you mean {near}?" if near else ""),
             f"There are: {', '.join(shipped_names())}.",
         )
     return (files("tunesmith") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -49,7 +49,9 @@ class LoadedRecipe:
     text: str
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
+def load_recipe(
+    name_or_path: str | Path, overrides: Sequence[str] = ()
+) -> LoadedRecipe:
     """Load a shipped recipe by name, or a YAML file.
 
     Args:
@@ -67,7 +69,9 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Load
         return LoadedRecipe(recipe, Path.cwd(), None, text)
     path = Path(name_or_path)
     text = _read(path)
-    return LoadedRecipe(parse_recipe(text, name, overrides), path.absolute().parent, path, text)
+    return LoadedRecipe(
+        parse_recipe(text, name, overrides), path.absolute().parent, path, text
+    )
 
 
 def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -78,16 +82,18 @@ def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recip
     """
     from pydantic import ValidationError
 
-    from tunesmith.recipe.explain import explain
+    from tunesmith.recipe.explain import explain, given
     from tunesmith.recipe.parse import parse_yaml
     from tunesmith.recipe.schema import Recipe
 
     tree = parse_yaml(text, source)
     if tree.value is None:
-        raise UserError(f"{source}: is empty", "`tunesmith recipes new --data FILE` writes one.")
+        raise UserError(
+            f"{source}: is empty", "`tunesmith recipes new --data FILE` writes one."
+        )
     if not isinstance(tree.value, dict):
         raise UserError(
-            f"{source}: a recipe is keys and values, and this is {_kind(tree.value)}",
+            f"{source}: a recipe is keys and values, and this is {given(tree.value)}",
             "`tunesmith recipes show demo` shows a whole one.",
         )
     for override in overrides:
@@ -101,7 +107,9 @@ def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recip
         return recipe
     problems.sort(key=lambda p: (p.place.source != source, p.place.line or 0))
     if len(problems) == 1:
-        raise UserError(str(problems[0]), "`tunesmith recipes schema` describes every key.")
+        raise UserError(
+            str(problems[0]), "`tunesmith recipes schema` describes every key."
+        )
     told = "".join(f"\n  {problem}" for problem in problems)
     raise UserError(
         f"{source}: {len(problems)} things are wrong:{told}",
@@ -130,7 +138,8 @@ def _read(path: Path) -> str:
         inside = sorted(p.name for p in path.glob("*.y*ml"))[:3]
         raise UserError(
             f"{path}: is a folder, not a recipe",
-            f"Give the file in it: {', '.join(str(path / name) for name in inside)}." if inside
+            f"Give the file in it: {', '.join(str(path / name) for name in inside)}."
+            if inside
             else "Give a YAML file or a name from `tunesmith recipes list`.",
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path
@@ -215,7 +224,9 @@ def _put(root: dict[str, Any], steps: list[str], value: Any) -> KeyPath:
             index = step
             container.setdefault(step, None)
         else:
-            raise _NoSuchPlace(f"`{'.'.join(steps[:number])}` is a value and has no parts")
+            raise _NoSuchPlace(
+                f"`{'.'.join(steps[:number])}` is a value and has no parts"
+            )
         path = (*path, index)
         if last:
             container[index] = value
@@ -223,12 +234,6 @@ def _put(root: dict[str, Any], steps: list[str], value: Any) -> KeyPath:
             container[index] = [] if steps[number + 1].isdecimal() else {}
         container = container[index]
     return path
-
-
-def _kind(value: Any) -> str:
-    from tunesmith.recipe.explain import given
-
-    return given(value)
 
 
 def _number(value: float) -> str:
@@ -256,7 +261,11 @@ def yaml_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(yaml_value(item) for item in value)}]"
     if isinstance(value, str):
-        plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in ("null", "true", "false")
+        plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in (
+            "null",
+            "true",
+            "false",
+        )
         return value if plain else _quoted(value)
     return str(value)
 
@@ -272,7 +281,8 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, dict) or isinstance(new, dict):
         old, new = old or {}, new or {}
         for key in {**old, **new}:
-            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            yield from _differences(
+                old.get(key), new.get(key), f"{path}.{key}" if path else key
+            )
     elif old != new:
         yield f"{path}: {yaml_value(old)} -> {yaml_value(new)}"
-

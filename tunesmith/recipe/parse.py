@@ -24,7 +24,14 @@ MAX_DEPTH = 20
 KeyPath = tuple[str | int, ...]
 
 _NULL = {"", "~", "null", "Null", "NULL"}
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_BOOL = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
 _INT = re.compile(r"[-+]?[0-9]+")
 _OCTAL_OR_HEX = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -50,7 +57,11 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         named = self.path and self.place.source != f"--set {self.path}"
-        return f"{self.place}: {self.path}: {self.text}" if named else f"{self.place}: {self.text}"
+        return (
+            f"{self.place}: {self.path}: {self.text}"
+            if named
+            else f"{self.place}: {self.text}"
+        )
 
 
 @dataclass
@@ -76,7 +87,9 @@ class Tree:
 
 def dotted(path: KeyPath) -> str:
     """`("data", "files", 0)` as `data.files[0]`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+    return "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in path
+    ).lstrip(".")
 
 
 def parse_yaml(text: str, source: str, *, has_lines: bool = True) -> Tree:
@@ -154,7 +167,9 @@ class _Builder:
         if isinstance(event, ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
-            raise UserError(f"{place}: nested more than {MAX_DEPTH} levels deep; no recipe is")
+            raise UserError(
+                f"{place}: nested more than {MAX_DEPTH} levels deep; no recipe is"
+            )
         if isinstance(event, MappingStartEvent):
             return self.mapping(events, path)
         return self.sequence(events, path)
@@ -188,7 +203,9 @@ class _Builder:
                 self.tree.problems.append(
                     Problem(place, dotted(key_path), f"written twice{where}; keep one")
                 )
-                _Builder(self.source, self.has_lines).node(next(events), events, key_path)  # skips it
+                _Builder(self.source, self.has_lines).node(
+                    next(events), events, key_path
+                )  # skips it
                 continue
             self.tree.places[key_path] = place
             values[key] = self.node(next(events), events, key_path)
@@ -204,7 +221,9 @@ def _scalar(event: ScalarEvent) -> str | int | float | bool | None:
         return None
     if text in _BOOL:
         return _BOOL[text]
-    if _INT.fullmatch(text) and len(text) < 19:  # beyond 64 bits no field has a use for it
+    if (
+        _INT.fullmatch(text) and len(text) < 19
+    ):  # beyond 64 bits no field has a use for it
         return int(text)
     if _OCTAL_OR_HEX.fullmatch(text) and len(text) < 19:
         return int(text, 0)
@@ -225,11 +244,19 @@ def _syntax_error(error: Any, text: str, builder: _Builder) -> UserError:
     return UserError(f"{builder.place(number)}: {what}", hint)
 
 
-def _likely_cause(problem: str, error: Any, lines: list[str], number: int) -> tuple[str, str]:
+def _likely_cause(
+    problem: str, error: Any, lines: list[str], number: int
+) -> tuple[str, str]:
     line = lines[number] if lines else ""
     # A key glued to its value (`epochs:3`) reads as a text that runs on into the next line.
-    for earlier in range(number, max(number - 3, -1), -1) if "':'" in problem or "mapping" in problem else ():
-        glued = re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[earlier]) if lines else None
+    for earlier in (
+        range(number, max(number - 3, -1), -1)
+        if "':'" in problem or "mapping" in problem
+        else ()
+    ):
+        glued = (
+            re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[earlier]) if lines else None
+        )
         if glued:
             return (
                 f"a space is missing after `{glued[1]}:`"
@@ -237,16 +264,26 @@ def _likely_cause(problem: str, error: Any, lines: list[str], number: int) -> tu
                 f"Write `{glued[1]}: VALUE`.",
             )
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem:
-        return "a tab is used to indent", "YAML indents with spaces alone; replace the tab."
+        return (
+            "a tab is used to indent",
+            "YAML indents with spaces alone; replace the tab.",
+        )
     value = re.match(r"\s*(?:- )?[\w-]+: +([{\[@`%&*!|>])", line)
     if value and "end of stream" not in problem and value[1] not in "|>":
         return (
             f"the value starts with `{value[1]}`, which has a meaning of its own in YAML",
             "Put the whole value in double quotes.",
         )
-    if "stream end" in problem or "end of stream" in problem or "but got ':'" in problem:
+    if (
+        "stream end" in problem
+        or "end of stream" in problem
+        or "but got ':'" in problem
+    ):
         start = error.context_mark.line + 1 if error.context_mark else number + 1
-        return f"a quote or bracket that opens on line {start} is not closed", "Close it."
+        return (
+            f"a quote or bracket that opens on line {start} is not closed",
+            "Close it.",
+        )
     if "mapping values" in problem:
         return (
             "a colon where no key can stand",

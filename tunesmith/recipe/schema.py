@@ -17,7 +17,15 @@ Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LORA_TARGETS = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
 
 
 class BrokenRules(ValueError):
@@ -37,7 +45,11 @@ class Section(BaseModel):
     """Base of all parts of a recipe: unknown keys are errors, values are never coerced."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True, validate_default=True
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
     )
 
 
@@ -103,14 +115,24 @@ class Rows(Section):
         broken = []
         if (self.format == "template") != (self.template is not None):
             broken.append(
-                ("format", "`template` and `format: template` go together: set both or neither")
+                (
+                    "format",
+                    "`template` and `format: template` go together: set both or neither",
+                )
             )
         if self.separator is not None and self.format != "text":
-            broken.append(("separator", "`separator` splits plain text: it needs `format: text`"))
+            broken.append(
+                ("separator", "`separator` splits plain text: it needs `format: text`")
+            )
         if self.separator == "":
             broken.append(("separator", "an empty separator splits nothing: remove it"))
         if self.pick == "random" and self.limit is None:
-            broken.append(("pick", "`pick: random` says which rows `limit` keeps: set `limit` too"))
+            broken.append(
+                (
+                    "pick",
+                    "`pick: random` says which rows `limit` keeps: set `limit` too",
+                )
+            )
         if broken:
             raise BrokenRules(broken)
         return self
@@ -157,7 +179,9 @@ class DataSection(Section):
     @model_validator(mode="after")
     def _one_source_of_evaluation_rows(self) -> DataSection:
         if self.eval is not None and self.holdout is not None:
-            raise ValueError("`eval` and `holdout` exclude each other: rows come from one of them")
+            raise ValueError(
+                "`eval` and `holdout` exclude each other: rows come from one of them"
+            )
         return self
 
 
@@ -243,9 +267,11 @@ class LoraSection(Section):
     """Scale: the update is `alpha / r * B @ A`."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout on the adapters' input while training."""
-    targets: list[Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]] = (
-        Field(default=list(LORA_TARGETS), min_length=1)
-    )
+    targets: list[
+        Literal[
+            "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
+        ]
+    ] = Field(default=list(LORA_TARGETS), min_length=1)
     """Projections of the text decoder that get an adapter."""
 
 
@@ -401,10 +427,15 @@ class Recipe(Section):
         if (self.train.method == "lora") != (self.lora is not None):
             place = "lora" if self.lora is not None else "train.method"
             broken.append(
-                (place, "`lora` and `train.method: lora` go together: set both or neither")
+                (
+                    place,
+                    "`lora` and `train.method: lora` go together: set both or neither",
+                )
             )
         if self.run.export == "adapter" and self.lora is None:
-            broken.append(("run.export", "`export: adapter` needs `train.method: lora`"))
+            broken.append(
+                ("run.export", "`export: adapter` needs `train.method: lora`")
+            )
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
             broken.append(
@@ -415,13 +446,19 @@ class Recipe(Section):
             )
         if self.data.long_rows == "split" and self.data.train.format != "text":
             broken.append(
-                ("data.long_rows", "`split` fits format `text` alone: an answer must stay whole")
+                (
+                    "data.long_rows",
+                    "`split` fits format `text` alone: an answer must stay whole",
+                )
             )
         if self.data.eval is None and self.data.holdout is None:
             for name in ("every_steps", "text_to_sql"):
                 if getattr(self.eval, name) is not None:
                     broken.append(
-                        (f"eval.{name}", "measures on rows: give `data.eval` or `data.holdout`")
+                        (
+                            f"eval.{name}",
+                            "measures on rows: give `data.eval` or `data.holdout`",
+                        )
                     )
         if broken:
             raise BrokenRules(broken)
