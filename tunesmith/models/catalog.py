@@ -128,7 +128,7 @@ def load_config(model_dir: str | Path) -> ModelConfig:
 
 def parse_gemma3(text: dict[str, Any], path: Path, *, weight_prefix: str) -> ModelConfig:
     """ModelConfig of Gemma 3's text fields in config.json's terms; `path` is named in errors."""
-    fields = _Fields(text, _known_size(text), path)
+    fields = _Fields(text, known_size(text), path)
     local, global_ = _rope(text, path)
     num_layers, head_dim = fields.count("num_hidden_layers"), fields.count("head_dim")
     heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
@@ -234,7 +234,8 @@ def _object(config: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     return value or {}
 
 
-def _known_size(text: dict[str, Any]) -> dict[str, Any]:
+def known_size(text: dict[str, Any]) -> dict[str, Any]:
+    """The published size of this width and depth, as in `GEMMA3_SIZES`; empty if there is none."""
     for size in GEMMA3_SIZES.values():
         if all(text.get(key) == size[key] for key in ("hidden_size", "num_hidden_layers")):
             return size
