@@ -33,7 +33,7 @@ def main(extras: str) -> int:
         assert pip.stdout is not None
         for line in pip.stdout:
             out.write(line)
-            if line.startswith("Collecting "):
+            if line.startswith(("Collecting ", "Processing ")):  # from an index, from a disk
                 packages += 1
                 _progress(f"  {packages} packages found", last=False)
             elif line.startswith("Installing collected packages"):
