@@ -44,7 +44,7 @@ def write_tiny_gemma3(
     head_dim: int = 16,
     vocab: int = 512,
     sliding_window: int = 8,
-    query_pre_attn_scalar: float | None = None,
+    query_pre_attn_scalar: int | None = None,
     rope_scale: float = 1.0,
     max_position: int = 1024,
     prefix: str = "model.",

@@ -38,19 +38,24 @@ def read_json(path: Path) -> Any:
 class TensorFiles:
     """Tensors by checkpoint key, read from disk one at a time.
 
-    Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    Reads `NAME.safetensors`, or the shards that `NAME.safetensors.index.json` names.
+
+    Args:
+        directory: where the files are.
+        name: "model", or "adapter_model" for PEFT's.
 
     Raises:
         UserError: files are missing, cut short, contradict the index or lie outside the directory.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, name: str = "model") -> None:
         self.directory = Path(directory)
         self._reader_of: dict[str, Any] = {}
-        single, index = self.directory / SINGLE_FILE, self.directory / INDEX_FILE
+        single = self.directory / f"{name}.safetensors"
+        index = self.directory / f"{name}.safetensors.index.json"
         if single.exists() and index.exists():
             raise UserError(
-                f"{self.directory} holds both {SINGLE_FILE} and {INDEX_FILE}",
+                f"{self.directory} holds both {single.name} and {index.name}",
                 "Remove the one left over from an earlier save.",
             )
         if single.exists():
@@ -58,7 +63,7 @@ class TensorFiles:
         elif index.exists():
             self._open_shards(index)
         else:
-            raise UserError(f"{self.directory} has no {SINGLE_FILE}", _hint(self.directory))
+            raise UserError(f"{self.directory} has no {single.name}", _hint(self.directory))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._reader_of)
@@ -67,6 +72,7 @@ class TensorFiles:
         return key in self._reader_of
 
     def shape(self, key: str) -> tuple[int, ...]:
+        """The tensor's shape, from the header alone."""
         return tuple(self._reader_of[key].get_slice(key).get_shape())
 
     def dtype(self, key: str) -> str:
