@@ -104,12 +104,14 @@ class TensorFiles:
         shard_of = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(shard_of, dict) or not shard_of:
             raise UserError(f"{index} has no `weight_map` of tensor names to files")
-        for shard in sorted(set(map(str, shard_of.values()))):
-            if Path(shard).name != shard:
+        shards = sorted(set(map(str, shard_of.values())))
+        for shard in shards:
+            if not shard.endswith(".safetensors") or Path(shard).name != shard or "\\" in shard:
                 raise UserError(
-                    f"{index} names {shard!r}, which is not a file beside it",
+                    f"{index} names {shard!r}, which is not a safetensors file beside it",
                     "A model's shards lie in its own directory; do not use this index.",
                 )
+        for shard in shards:
             found = self._open(self.directory / shard)
             named = {key for key, file in shard_of.items() if file == shard}
             if found != named:
