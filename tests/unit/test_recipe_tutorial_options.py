@@ -38,7 +38,15 @@ OPTIONS = {
         # constants in the script's body
         *("split", "shuffle()", "select(range(12500))", "train_test_split", "system_message"),
         *("user_prompt", "sql_prompt`, `sql_context`, `sql", "apply_chat_template(tokenize=False)"),
-        *("loss on", "pad_token", "torch_dtype", "bf16", "fp16", "use_cache", "attn_implementation"),
+        *(
+            "loss on",
+            "pad_token",
+            "torch_dtype",
+            "bf16",
+            "fp16",
+            "use_cache",
+            "attn_implementation",
+        ),
         *("bias", "target_modules", "exclude_modules", "task_type", "packing", "label_names"),
         *("rows above `max_length`", "gradient_checkpointing", "use_reentrant", "optim"),
         *("max_grad_norm", "warmup_steps", "lr_scheduler_type", "report_to", "eval_dataset"),

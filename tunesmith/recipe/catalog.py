@@ -21,10 +21,7 @@ def shipped() -> list[tuple[str, str]]:
     """Name and description of each shipped recipe."""
     from tunesmith.recipe.load import parse_recipe
 
-    return [
-        (name, parse_recipe(shipped_text(name), name).description)
-        for name in shipped_names()
-    ]
+    return [(name, parse_recipe(shipped_text(name), name).description) for name in shipped_names()]
 
 
 def shipped_text(name: str) -> str:
@@ -38,8 +35,7 @@ def shipped_text(name: str) -> str:
 
         near = nearest(name, shipped_names())
         raise UserError(
-            f"no shipped recipe is called {name!r}"
-            + (f"; did you mean {near}?" if near else ""),
+            f"no shipped recipe is called {name!r}" + (f"; did you mean {near}?" if near else ""),
             f"There are: {', '.join(shipped_names())}.",
         )
     return (files("tunesmith") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -50,9 +50,7 @@ def section_at(path: KeyPath) -> type[Section] | None:
     return section
 
 
-def fields(
-    section: type[Section] = Recipe, prefix: str = ""
-) -> Iterator[tuple[str, FieldInfo]]:
+def fields(section: type[Section] = Recipe, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Every field of the recipe with its dotted path, sections included, in reading order."""
     for name, field in section.model_fields.items():
         yield prefix + name, field
@@ -85,15 +83,9 @@ def _unknown_key(path: KeyPath) -> str:
         return f"no such key; did you mean `{near}`?"
     elsewhere = [field for field, _ in fields() if field.rpartition(".")[2] == key]
     if elsewhere:
-        return (
-            "no such key here; did you mean "
-            + " or ".join(f"`{f}`" for f in elsewhere)
-            + "?"
-        )
+        return "no such key here; did you mean " + " or ".join(f"`{f}`" for f in elsewhere) + "?"
     section = section_at(path[:-1])
-    known = (
-        ", ".join(f"`{name}`" for name in section.model_fields) if section else "none"
-    )
+    known = ", ".join(f"`{name}`" for name in section.model_fields) if section else "none"
     return f"no such key; {f'`{name}`' if name else 'a recipe'} has {known}"
 
 
@@ -163,11 +155,7 @@ def _remedy(kind: str, value: Any) -> str:
         return "; a text that starts with { needs quotes"
     if kind == "list_type" and isinstance(value, str):
         return f"; write [{value}]" if len(value) <= 60 else "; put it in [ ]"
-    if (
-        kind in ("int_type", "float_type")
-        and isinstance(value, str)
-        and _is_number(value)
-    ):
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
         return "; remove the quotes"
     if kind in ("model_type", "dict_type") and value is None:
         return "; add some or remove the line"

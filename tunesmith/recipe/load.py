@@ -49,9 +49,7 @@ class LoadedRecipe:
     text: str
 
 
-def load_recipe(
-    name_or_path: str | Path, overrides: Sequence[str] = ()
-) -> LoadedRecipe:
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Load a shipped recipe by name, or a YAML file.
 
     Args:
@@ -69,9 +67,7 @@ def load_recipe(
         return LoadedRecipe(recipe, Path.cwd(), None, text)
     path = Path(name_or_path)
     text = _read(path)
-    return LoadedRecipe(
-        parse_recipe(text, name, overrides), path.absolute().parent, path, text
-    )
+    return LoadedRecipe(parse_recipe(text, name, overrides), path.absolute().parent, path, text)
 
 
 def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -88,9 +84,7 @@ def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recip
 
     tree = parse_yaml(text, source)
     if tree.value is None:
-        raise UserError(
-            f"{source}: is empty", "`tunesmith recipes new --data FILE` writes one."
-        )
+        raise UserError(f"{source}: is empty", "`tunesmith recipes new --data FILE` writes one.")
     if not isinstance(tree.value, dict):
         raise UserError(
             f"{source}: a recipe is keys and values, and this is {given(tree.value)}",
@@ -107,9 +101,7 @@ def parse_recipe(text: str, source: str, overrides: Sequence[str] = ()) -> Recip
         return recipe
     problems.sort(key=lambda p: (p.place.source != source, p.place.line or 0))
     if len(problems) == 1:
-        raise UserError(
-            str(problems[0]), "`tunesmith recipes schema` describes every key."
-        )
+        raise UserError(str(problems[0]), "`tunesmith recipes schema` describes every key.")
     told = "".join(f"\n  {problem}" for problem in problems)
     raise UserError(
         f"{source}: {len(problems)} things are wrong:{told}",
@@ -211,34 +203,34 @@ def _put(root: dict[str, Any], steps: list[str], value: Any) -> KeyPath:
     path: KeyPath = ()
     for number, step in enumerate(steps):
         last = number == len(steps) - 1
-        if isinstance(container, list):
-            if not step.isdecimal() or int(step) > len(container) - (not last):
-                raise _NoSuchPlace(
-                    f"`{'.'.join(steps[:number])}` is a list of {len(container)}, counted from 0; "
-                    f"it has no `{step}`"
-                )
-            index: str | int = int(step)
-            if index == len(container):
-                container.append(None)
-        elif isinstance(container, dict):
-            index = step
-            container.setdefault(step, None)
-        else:
-            raise _NoSuchPlace(
-                f"`{'.'.join(steps[:number])}` is a value and has no parts"
-            )
+        index = _index(container, step, ".".join(steps[:number]), may_append=last)
         path = (*path, index)
         if last:
             container[index] = value
         elif container[index] is None:
-            container[index] = [] if steps[number + 1].isdecimal() else {}
+            container[index] = [] if _INDEX.fullmatch(steps[number + 1]) else {}
         container = container[index]
     return path
 
 
+def _index(container: Any, step: str, name: str, *, may_append: bool) -> str | int:
+    """Where in a section or list a step leads; the place is made if it is missing."""
+    if isinstance(container, dict):
+        container.setdefault(step, None)
+        return step
+    if not isinstance(container, list):
+        raise _NoSuchPlace(f"`{name}` is a value and has no parts")
+    count = len(container)
+    if not _INDEX.fullmatch(step) or int(step) >= count + may_append:
+        raise _NoSuchPlace(f"`{name}` is a list of {count}, counted from 0; it has no `{step}`")
+    if int(step) == count:
+        container.append(None)
+    return int(step)
+
+
 def _number(value: float) -> str:
     """Shortest form that reads back equal, small ones as `2e-5` rather than `2e-05`."""
-    return f"{Decimal(repr(value)):e}" if 0 < abs(value) < 1e-3 else repr(value)
+    return f"{Decimal(repr(value)):e}" if 0 < abs(value) < 1e-2 else repr(value)
 
 
 def _yaml_lines(section: dict[str, Any], margin: str) -> Iterator[str]:
@@ -281,8 +273,6 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, dict) or isinstance(new, dict):
         old, new = old or {}, new or {}
         for key in {**old, **new}:
-            yield from _differences(
-                old.get(key), new.get(key), f"{path}.{key}" if path else key
-            )
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield f"{path}: {yaml_value(old)} -> {yaml_value(new)}"

@@ -57,11 +57,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         named = self.path and self.place.source != f"--set {self.path}"
-        return (
-            f"{self.place}: {self.path}: {self.text}"
-            if named
-            else f"{self.place}: {self.text}"
-        )
+        return f"{self.place}: {self.path}: {self.text}" if named else f"{self.place}: {self.text}"
 
 
 @dataclass
@@ -87,9 +83,9 @@ class Tree:
 
 def dotted(path: KeyPath) -> str:
     """`("data", "files", 0)` as `data.files[0]`."""
-    return "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step}" for step in path
-    ).lstrip(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(
+        "."
+    )
 
 
 def parse_yaml(text: str, source: str, *, has_lines: bool = True) -> Tree:
@@ -109,7 +105,8 @@ def parse_yaml(text: str, source: str, *, has_lines: bool = True) -> Tree:
 
     if len(text) > MAX_CHARACTERS:
         raise UserError(
-            f"{source}: {len(text):,} characters are too many for a recipe (at most {MAX_CHARACTERS:,})",
+            f"{source}: {len(text):,} characters are too many for a recipe, "
+            f"which may have {MAX_CHARACTERS:,}",
             "Keep rows and long texts in files of their own and name them in `data.train.files`.",
         )
     builder = _Builder(source, has_lines)
@@ -119,7 +116,8 @@ def parse_yaml(text: str, source: str, *, has_lines: bool = True) -> Tree:
         raise
     except MarkedYAMLError as error:
         raise _syntax_error(error, text, builder) from None
-    except Exception as error:  # noqa: BLE001 - ruamel lets bare ones through: "\\UFFFFFFFF"
+    except Exception as error:
+        # ruamel lets bare exceptions through, such as chr()'s for "\\UFFFFFFFF" in a text.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{source}: not readable as YAML: {reason}") from None
 
@@ -143,8 +141,9 @@ class _Builder:
             if isinstance(event, DocumentStartEvent):
                 starts += 1
                 if starts > 1:
+                    place = self.place(event.start_mark.line)
                     raise UserError(
-                        f"{self.place(event.start_mark.line)}: a second document starts here (`---`)",
+                        f"{place}: a second document starts here (`---`)",
                         "A recipe is one document; keep each recipe in a file of its own.",
                     )
                 self.tree.value = self.node(next(events), events, ())
@@ -159,17 +158,15 @@ class _Builder:
                 f"{place}: aliases (`*{event.anchor}`) are not read in recipes",
                 "Write the value again, or put the text in quotes if the * belongs to it.",
             )
-        if getattr(event, "tag", None) is not None:
+        if (tag := getattr(event, "tag", None)) is not None:
             raise UserError(
-                f"{place}: tags (`{event.tag}`) are not read in recipes",
+                f"{place}: tags (`{tag}`) are not read in recipes",
                 "Put the text in quotes if the ! belongs to it.",
             )
         if isinstance(event, ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
-            raise UserError(
-                f"{place}: nested more than {MAX_DEPTH} levels deep; no recipe is"
-            )
+            raise UserError(f"{place}: nested more than {MAX_DEPTH} levels deep; no recipe is")
         if isinstance(event, MappingStartEvent):
             return self.mapping(events, path)
         return self.sequence(events, path)
@@ -221,9 +218,7 @@ def _scalar(event: ScalarEvent) -> str | int | float | bool | None:
         return None
     if text in _BOOL:
         return _BOOL[text]
-    if (
-        _INT.fullmatch(text) and len(text) < 19
-    ):  # beyond 64 bits no field has a use for it
+    if _INT.fullmatch(text) and len(text) < 19:  # beyond 64 bits no field has a use for it
         return int(text)
     if _OCTAL_OR_HEX.fullmatch(text) and len(text) < 19:
         return int(text, 0)
@@ -244,19 +239,13 @@ def _syntax_error(error: Any, text: str, builder: _Builder) -> UserError:
     return UserError(f"{builder.place(number)}: {what}", hint)
 
 
-def _likely_cause(
-    problem: str, error: Any, lines: list[str], number: int
-) -> tuple[str, str]:
+def _likely_cause(problem: str, error: Any, lines: list[str], number: int) -> tuple[str, str]:
     line = lines[number] if lines else ""
     # A key glued to its value (`epochs:3`) reads as a text that runs on into the next line.
     for earlier in (
-        range(number, max(number - 3, -1), -1)
-        if "':'" in problem or "mapping" in problem
-        else ()
+        range(number, max(number - 3, -1), -1) if "':'" in problem or "mapping" in problem else ()
     ):
-        glued = (
-            re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[earlier]) if lines else None
-        )
+        glued = re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[earlier]) if lines else None
         if glued:
             return (
                 f"a space is missing after `{glued[1]}:`"
@@ -274,11 +263,7 @@ def _likely_cause(
             f"the value starts with `{value[1]}`, which has a meaning of its own in YAML",
             "Put the whole value in double quotes.",
         )
-    if (
-        "stream end" in problem
-        or "end of stream" in problem
-        or "but got ':'" in problem
-    ):
+    if "stream end" in problem or "end of stream" in problem or "but got ':'" in problem:
         start = error.context_mark.line + 1 if error.context_mark else number + 1
         return (
             f"a quote or bracket that opens on line {start} is not closed",

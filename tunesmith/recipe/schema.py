@@ -93,8 +93,8 @@ class Rows(Section):
 
     files: list[str] = Field(min_length=1)
     """Files, globs, folders, `gs://…`, `https://…`, `hf://datasets/OWNER/NAME/FILE`, or a Hub
-    data set by id as `hf://datasets/OWNER/NAME`. .txt, .jsonl, .json, .csv, .parquet, each also .gz.
-    Relative paths start at the recipe's folder."""
+    data set by id as `hf://datasets/OWNER/NAME`. .txt, .jsonl, .json, .csv, .parquet, each also
+    .gz. Relative paths start at the recipe's folder."""
     format: Literal["text", "prompt_completion", "chat", "template"]
     """How a row becomes text, and which part of it is trained."""
     separator: str | None = None
@@ -121,9 +121,7 @@ class Rows(Section):
                 )
             )
         if self.separator is not None and self.format != "text":
-            broken.append(
-                ("separator", "`separator` splits plain text: it needs `format: text`")
-            )
+            broken.append(("separator", "`separator` splits plain text: it needs `format: text`"))
         if self.separator == "":
             broken.append(("separator", "an empty separator splits nothing: remove it"))
         if self.pick == "random" and self.limit is None:
@@ -174,14 +172,12 @@ class DataSection(Section):
     chat_template: str | None = None
     """A Jinja file. Absent: the model's own template, or Gemma 3's where the model has none."""
     seed: NonNegativeInt = 0
-    """Seeds the hold-out, `pick: random` and the order of the rows."""
+    """Seeds what is drawn once: the hold-out and `pick: random`."""
 
     @model_validator(mode="after")
     def _one_source_of_evaluation_rows(self) -> DataSection:
         if self.eval is not None and self.holdout is not None:
-            raise ValueError(
-                "`eval` and `holdout` exclude each other: rows come from one of them"
-            )
+            raise ValueError("`eval` and `holdout` exclude each other: rows come from one of them")
         return self
 
 
@@ -253,7 +249,8 @@ class TrainSection(Section):
     def _no_fp16(cls, value: object) -> object:
         if value in ("float16", "fp16", "half"):
             raise ValueError(
-                "Gemma's activations exceed float16's range and turn into NaN; use bfloat16 or float32"
+                "Gemma's activations exceed float16's range and turn into NaN; "
+                "use bfloat16 or float32"
             )
         return value
 
@@ -268,9 +265,7 @@ class LoraSection(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Dropout on the adapters' input while training."""
     targets: list[
-        Literal[
-            "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
-        ]
+        Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     ] = Field(default=list(LORA_TARGETS), min_length=1)
     """Projections of the text decoder that get an adapter."""
 
@@ -433,15 +428,14 @@ class Recipe(Section):
                 )
             )
         if self.run.export == "adapter" and self.lora is None:
-            broken.append(
-                ("run.export", "`export: adapter` needs `train.method: lora`")
-            )
+            broken.append(("run.export", "`export: adapter` needs `train.method: lora`"))
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
             broken.append(
                 (
                     "train.batch_size",
-                    f"{self.train.batch_size} is not a multiple of `train.micro_batch_size` {micro}",
+                    f"{self.train.batch_size} is not a multiple of "
+                    f"`train.micro_batch_size` {micro}",
                 )
             )
         if self.data.long_rows == "split" and self.data.train.format != "text":
