@@ -33,7 +33,7 @@ class Encoded:
 
     Attributes:
         ids: int32 [T], with exactly one BOS, at the front.
-        target: bool [T]; `target[t]` says that predicting `ids[t]` from what precedes it is trained.
+        target: bool [T]; `target[t]` says that predicting `ids[t]` from what precedes is trained.
     """
 
     ids: np.ndarray
