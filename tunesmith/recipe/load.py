@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1024 * 1024
 
+_INDEX = re.compile(r"[0-9]{1,6}")
 _PLAIN_TEXT = re.compile(r"[A-Za-z_](?:[\w./+-]|:(?=/))*", re.ASCII)
 # What YAML 1.2 (https://yaml.org/spec/1.2.2/#51-character-set) lets stand in a text, without the
 # characters that are taken for line ends or a byte order mark.
