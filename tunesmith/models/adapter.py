@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from tunesmith.errors import UserError
-from tunesmith.models.catalog import ModelConfig
+from tunesmith.models.catalog import TEXT_PREFIX, ModelConfig
 from tunesmith.models.tensor_files import TensorFiles, read_json
 from tunesmith.models.weights import module_path, parameter_specs
+from tunesmith.recipe.schema import LoraSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,61 @@ def read_adapter(adapter_dir: str | Path, config: ModelConfig) -> Adapter:
 
 def merged(weights: Mapping[str, np.ndarray], adapter: Adapter) -> dict[str, np.ndarray]:
     """All weights in float32, the adapted ones as `W + scale * B @ A`."""
-    result = {name: tensor.astype(np.float32, copy=False) for name, tensor in weights.items()}
+    return {name: merged_tensor(tensor, name, adapter) for name, tensor in weights.items()}
+
+
+def merged_tensor(weight: np.ndarray, name: str, adapter: Adapter) -> np.ndarray:
+    """One weight in float32: `W + scale * B @ A` if it is adapted, else as it is."""
+    weight = weight.astype(np.float32, copy=False)
+    if name not in adapter.pairs:
+        return weight
+    a, b = adapter.pairs[name]
+    return weight + np.float32(adapter.scale) * (b @ a)
+
+
+def write_adapter(
+    out_dir: Path, config: ModelConfig, adapter: Adapter, lora: LoraSection, base_model: Path | str
+) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors as PEFT does, in float32.
+
+    Args:
+        out_dir: an existing directory.
+        config: the base model's shape.
+        adapter: matrices by our names.
+        lora: the figures they were trained with.
+        base_model: what the adapter belongs on; kept in the file for whoever loads it.
+    """
+    from safetensors.numpy import save_file
+
+    tensors = {}
     for name, (a, b) in adapter.pairs.items():
-        result[name] = result[name] + np.float32(adapter.scale) * (b @ a)
-    return result
+        tensors[adapter_key(config, name, "A")] = np.ascontiguousarray(a, np.float32)
+        tensors[adapter_key(config, name, "B")] = np.ascontiguousarray(b, np.float32)
+    save_file(tensors, out_dir / "adapter_model.safetensors", metadata={"format": "pt"})
+    settings = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base_model),
+        "r": lora.r,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        # A regular expression, for the names alone would match a multimodal model's vision tower.
+        "target_modules": _targets(config, lora),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "use_dora": False,
+        "use_rslora": False,
+    }
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    (out_dir / "adapter_config.json").write_text(text, encoding="utf-8")
+
+
+def _targets(config: ModelConfig, lora: LoraSection) -> list[str] | str:
+    if config.weight_prefix == TEXT_PREFIX:
+        return list(lora.targets)
+    return rf"model\.language_model\.layers\.\d+\.\w+\.({'|'.join(lora.targets)})"
 
 
 def _refuse_variants(settings: Any, path: Path) -> None:

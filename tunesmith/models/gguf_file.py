@@ -56,7 +56,7 @@ class GgufFile:
             raise UserError(f"{self.path} is not a GGUF file (it does not begin with GGUF)")
         try:
             self._read_header()
-        except (struct.error, IndexError, UnicodeDecodeError, ValueError, KeyError) as error:
+        except (struct.error, LookupError, ValueError, TypeError, ArithmeticError) as error:
             raise UserError(
                 f"{self.path} is damaged or cut short: its header breaks off near byte {self._at}",
                 "Get the file again.",
