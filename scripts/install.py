@@ -68,4 +68,7 @@ def _cpu_has_amx() -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    try:
+        sys.exit(main(sys.argv[1]))
+    except KeyboardInterrupt:  # pip got it too; the next `make` installs again
+        sys.exit(130)
