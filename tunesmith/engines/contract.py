@@ -6,11 +6,12 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tunesmith.data.dataset import PackedDataset, PreparedData
+from tunesmith.errors import UserError
 from tunesmith.recipe.schema import Generation, Recipe
 from tunesmith.runs.metrics import MetricsLog
 from tunesmith.runs.rundir import RunDir
@@ -50,11 +51,12 @@ class TrainResult:
     """What a finished training run measured.
 
     Attributes:
-        steps: optimizer steps in all, those before a resume included.
-        tokens: tokens trained on since this process started, padding left out.
+        steps: optimizer steps in all, those before a resume included, as in all figures here.
+        tokens: tokens trained on, padding left out.
         target_tokens: tokens with a loss among them.
-        seconds: from the first step after compilation to the last.
-        tokens_per_second: median over the steps of this process, compilation left out.
+        seconds: in training, its evaluations and checkpoints included.
+        tokens_per_second: median over the steps of the last process, without its first, which
+            compiles; None where it took no more than that one.
         best_step: the step whose weights the session now holds.
     """
 
@@ -69,8 +71,14 @@ class TrainResult:
 class Session(Protocol):
     """Weights on devices, ready to score, generate, train and export."""
 
-    def loss(self, dataset: PackedDataset, *, batch_size: int, max_rows: int | None) -> LossSum:
-        """Sum the loss over a data set in order."""
+    def loss(
+        self,
+        dataset: PackedDataset,
+        *,
+        batch_size: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> LossSum:
+        """Sum the loss over a data set; `progress` is told (sequences done, in all)."""
         ...
 
     def generate(
@@ -100,12 +108,20 @@ class Session(Protocol):
         ...
 
     def export(self, out_dir: Path, *, kind: str, dtype: str) -> None:
-        """Write `merged` weights or the `adapter` as a Hugging Face directory."""
+        """Write the weights of an export, `merged` or `adapter`, into an empty directory."""
+        ...
+
+    def take_weights(self, run: RunDir, say: Say) -> None:
+        """Take the trained weights of another run's newest checkpoint, without its optimizer."""
         ...
 
 
 class Engine(Protocol):
     """A module that trains: `tunesmith.engines.jax` or `tunesmith.engines.hf`."""
+
+    def start(self) -> bool:
+        """Join the run's other processes, if there are any; whether this one writes the files."""
+        ...
 
     def open_session(self, recipe: Recipe, model_dir: Path, *, adapter_dir: Path | None = None) -> Session:
         """Load weights; with LoRA also fresh adapters, or those of `adapter_dir`."""
@@ -123,6 +139,18 @@ class Engine(Protocol):
 
 
 def load_engine(name: str) -> Engine:
-    """Import an engine by its recipe name; its libraries load here and nowhere else."""
-    module: Engine = importlib.import_module(f"tunesmith.engines.{name}")  # type: ignore[assignment]
+    """Import an engine by its recipe name; its libraries load here and nowhere else.
+
+    Raises:
+        UserError: the engine is not there yet, or its libraries are not installed.
+    """
+    try:
+        module: Any = importlib.import_module(f"tunesmith.engines.{name}")
+    except ModuleNotFoundError as error:
+        if error.name == f"tunesmith.engines.{name}":
+            raise UserError(f"engine: {name} is not offered yet", "Use `engine: jax`.") from error
+        raise UserError(
+            f"engine: {name} needs the package {error.name}",
+            f"Install it with: pip install 'tunesmith[{name}]'",
+        ) from error
     return module

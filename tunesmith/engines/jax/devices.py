@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,8 +16,10 @@ from tunesmith.recipe.schema import Recipe
 DATA_AXIS = "data"
 
 
-def start_processes() -> None:
+def start() -> bool:
     """Join the other processes of the run, if the environment says that there are any.
+
+    Returns whether this process is the one that writes the run's files.
 
     JAX's own variables, or those that GKE sets on TPU hosts. A single process joins nothing, so
     that a laptop needs no set-up.
@@ -30,6 +33,14 @@ def start_processes() -> None:
         jax.distributed.initialize(
             num_processes=int(count) if count else None, process_id=int(index) if index else None
         )
+    _keep_compiled_programs()
+    return jax.process_index() == 0
+
+
+def _keep_compiled_programs() -> None:
+    """Keep compiled programs from run to run, so that a second start is quick."""
+    root = Path(os.environ.get("TUNESMITH_CACHE") or "~/.cache/tunesmith").expanduser()
+    jax.config.update("jax_compilation_cache_dir", str(root / "xla"))
 
 
 def make_mesh(recipe: Recipe) -> Mesh:
@@ -86,9 +97,9 @@ def compute_dtype(recipe: Recipe) -> str:
     return "bfloat16"
 
 
-def replicate(mesh: Mesh, array: np.ndarray | jax.Array) -> jax.Array:
-    """The same array on every device of the mesh."""
-    return jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Sharding of an array that every device of the mesh holds whole."""
+    return NamedSharding(mesh, PartitionSpec())
 
 
 def place_rows(mesh: Mesh, local: np.ndarray, *, axis: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Low-rank adapters: applied while training, merged for export.
+"""Low-rank adapters, applied beside the frozen weights.
 
 Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021), with PEFT's conventions.
 """
@@ -9,11 +9,9 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tunesmith.engines.jax.layers import Linear
 from tunesmith.engines.jax.params import LORA_A, LORA_B
-from tunesmith.recipe.schema import LoraSection
 
 
 def make_linear(
@@ -53,8 +51,3 @@ def make_linear(
         return y
 
     return linear
-
-
-def merge(weight: np.ndarray, a: np.ndarray, b: np.ndarray, lora: LoraSection) -> np.ndarray:
-    """`W + alpha / r · B A` in float32, for one layer's [out, in]."""
-    return weight.astype(np.float32) + (b @ a) * np.float32(lora.alpha / lora.r)

@@ -6,7 +6,7 @@ compiled layer serves them all (`jax.lax.scan`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -101,7 +101,7 @@ def layer_names(config: ModelConfig, name: str) -> list[str]:
 def load_params(
     config: ModelConfig,
     weights: Mapping[str, np.ndarray],
-    dtype: str,
+    dtypes: str | Mapping[str, str],
     place: Callable[[np.ndarray], jax.Array] = jnp.asarray,
 ) -> Params:
     """Read and stack a checkpoint, one parameter at a time.
@@ -109,17 +109,18 @@ def load_params(
     Args:
         config: the model's shape.
         weights: per-layer arrays by name (`models.weights.read_weights`).
-        dtype: type of the arrays in memory.
+        dtypes: type of the arrays in memory, one for all or by name.
         place: puts a host array on the devices.
     """
     params = {}
     for name, declared in declare(config).items():
+        dtype = jnp.dtype(dtypes if isinstance(dtypes, str) else dtypes[name])
         if name.startswith(STACK):
-            stacked = np.empty(declared.shape, jnp.dtype(dtype))
+            stacked = np.empty(declared.shape, dtype)
             for i, layer in enumerate(layer_names(config, name)):
                 stacked[i] = weights[layer]
         else:
-            stacked = np.asarray(weights[name]).astype(jnp.dtype(dtype), copy=False)
+            stacked = np.asarray(weights[name]).astype(dtype, copy=False)
         params[name] = place(stacked)
     return params
 
@@ -138,14 +139,3 @@ def init_lora(config: ModelConfig, lora: LoraSection, seed: int) -> dict[str, np
         generator = np.random.default_rng([seed, index])
         fresh[name] = generator.uniform(-bound, bound, declared.shape).astype(np.float32)
     return fresh
-
-
-def unstack(config: ModelConfig, params: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Per-layer names and arrays of a parameter tree, in the checkpoint's order of names."""
-    for name in parameter_specs(config):
-        if name in params:
-            yield name, params[name]
-            continue
-        _, layer, short = name.split(".", 2)
-        if STACK + short in params:
-            yield name, params[STACK + short][int(layer)]
