@@ -63,6 +63,12 @@ class ModelSection(Section):
     revision: str | None = None
     """Branch, tag or commit of a Hub model. Name a commit for a run that can be repeated."""
 
+    @model_validator(mode="after")
+    def _only_hub_models_have_revisions(self) -> ModelSection:
+        if self.revision is not None and self.source != "hub":
+            raise BrokenRules([("revision", f"Hub models have one; `source` is {self.source}")])
+        return self
+
 
 class Template(Section):
     """Texts with `{field}` placeholders that turn the fields of a row into one conversation."""
