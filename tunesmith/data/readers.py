@@ -91,8 +91,6 @@ def read_text(file: DataFile, on_bad: OnBad, *, separator: str | None, field: st
     at both edges of a document belong to the separator. White space after the last separator is
     no document.
     """
-    if separator == "":
-        raise UserError("`separator` is empty", "Leave it out to take each file as one document.")
     pattern, reach = _NEVER, 0
     if separator is not None:
         mark = separator.replace("\r\n", "\n").encode()
@@ -243,9 +241,8 @@ class _ListCutter:
         wanted = 0
         for chunk in self._stream.chunks:
             self._buffer += chunk
-            if (
-                len(self._buffer) < wanted
-            ):  # a long string is scanned again only once it has doubled
+            # A long string is scanned again only once it has doubled.
+            if len(self._buffer) < min(wanted, MAX_ROW_BYTES):
                 continue
             yield from self._scan()
             if self._closed:
@@ -273,6 +270,7 @@ class _ListCutter:
             self._at = token.end()
             self._depth += (mark in b"[{") - (mark in b"]}")
             if self._depth == 1 and mark == ord("["):
+                self._line += self._buffer.count(b"\n", 0, self._at)
                 self._start = self._at  # the list itself begins
             elif self._depth == 0 or (self._depth == 1 and mark == ord(",")):
                 element = bytes(self._buffer[self._start : token.start()])

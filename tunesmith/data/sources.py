@@ -76,7 +76,7 @@ def read_file(file: DataFile, rows: Rows, on_bad: OnBad) -> Iterator[Row]:
 
 def _reader(file: DataFile, rows: Rows, on_bad: OnBad) -> Iterator[Row]:
     if file.kind == "txt":
-        if rows.format in ("chat", "prompt_completion"):
+        if rows.format != "text":
             raise UserError(
                 f"{file.name}: a .txt file has no fields, format {rows.format} needs them",
                 "Use `format: text`, or rows in .jsonl, .json, .csv or .parquet.",
