@@ -182,6 +182,13 @@ def test_pattern_sets_the_layers(name: str, tmp_path: Path) -> None:
     assert types == ("sliding", "full") * 13
 
 
+@pytest.mark.parametrize("pattern", [0, "six", 2.5])
+def test_pattern_must_be_a_whole_number(pattern: Any, tmp_path: Path) -> None:
+    config = as_published("1b") | {"sliding_window_pattern": pattern}
+    with pytest.raises(UserError, match="`sliding_window_pattern` must be a"):
+        load_config(model_dir(tmp_path, config))
+
+
 @pytest.mark.parametrize("prefix", ["model.", "language_model.model.", "model.language_model."])
 def test_prefix_is_found_in_the_weights(prefix: str, tmp_path: Path) -> None:
     assert load_config(write_tiny_gemma3(tmp_path, prefix=prefix)).weight_prefix == prefix
@@ -231,11 +238,15 @@ def test_model_type_stands_in_for_a_missing_architecture(tmp_path: Path) -> None
         ("tie_word_embeddings", False),
         ("quantization_config", {"quant_method": "bitsandbytes"}),
         ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
+        ("rope_scaling", {"rope_type": "linear"}),
+        ("rope_scaling", {"type": "linear", "factor": 0}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": 1e6}),
         ("rope_parameters", {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}),
         ("rope_parameters", [1]),
         ("layer_types", ["sliding_attention"] * 17 + ["chunked_attention"]),
         ("layer_types", ["sliding_attention"] * 17),
+        ("layer_types", "sliding_attention"),
+        ("layer_types", [["sliding_attention"]] * 18),
         ("num_attention_heads", 0),
         ("num_attention_heads", "4"),
         ("num_key_value_heads", 3),

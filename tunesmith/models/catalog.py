@@ -65,8 +65,8 @@ _DEFAULTS: dict[str, Any] = {
     "sliding_window": 4096,
     "rope_theta": 1_000_000.0,
     "rope_local_base_freq": 10_000.0,
+    "sliding_window_pattern": 6,  # five sliding layers, then a full one
 }
-_SLIDING_PATTERN = 6  # five sliding layers, then a full one
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class _Fields:
     def positive(self, name: str) -> float:
         value = self.given.get(name)
         if value is None:
-            value = self.size.get(name, _DEFAULTS[name])
+            value = self.size.get(name, _DEFAULTS.get(name))
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(f"{self.path}: `{name}` must be a positive number, not {value!r}")
         return float(value)
@@ -244,12 +244,14 @@ def known_size(text: dict[str, Any]) -> dict[str, Any]:
 
 def _layer_types(text: dict[str, Any], num_layers: int, path: Path) -> tuple[LayerType, ...]:
     given = text.get("layer_types")
-    if not isinstance(given, list):
-        pattern = text.get("sliding_window_pattern") or text.get("_sliding_window_pattern")
-        pattern = pattern or _SLIDING_PATTERN
+    if given is None:
+        name = "sliding_window_pattern"
+        found = {name: text.get(name, text.get(f"_{name}"))}
+        pattern = _Fields(found, _DEFAULTS, path).count(name)
         return tuple("sliding" if (i + 1) % pattern else "full" for i in range(num_layers))
     names: dict[str, LayerType] = {"sliding_attention": "sliding", "full_attention": "full"}
-    unknown = sorted({str(name) for name in given if name not in names})
+    given = [str(name) for name in given] if isinstance(given, list) else [str(given)]
+    unknown = sorted(set(given) - names.keys())
     if unknown or len(given) != num_layers:
         raise UserError(
             f"{path}: `layer_types` must be {num_layers} of {' and '.join(names)}, "
@@ -287,8 +289,6 @@ def _rope_of(
         where = "sliding layers" if local else "full layers"
         raise UserError(f"{path}: RoPE type {kind!r} of {where} is not supported (default, linear)")
     fields = _Fields({theta_name: rope.get("rope_theta", text.get(theta_name))}, {}, path)
-    factor = _Fields({"factor": rope.get("factor")}, {"factor": 1.0}, path)
-    return {
-        "rope_theta": fields.positive(theta_name),
-        "factor": factor.positive("factor") if kind == "linear" else 1.0,
-    }
+    given = {"factor": rope.get("factor") if kind == "linear" else 1.0}
+    factor = _Fields(given, {}, path)
+    return {"rope_theta": fields.positive(theta_name), "factor": factor.positive("factor")}

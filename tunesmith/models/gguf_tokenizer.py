@@ -74,28 +74,11 @@ def tokenizer_json(
         "▁" * len(token) if kind == _USER_DEFINED and not token.strip(" ") else token
         for token, kind in zip(tokens, types, strict=True)  # llama.cpp writes these with spaces
     ]
-    added = [
-        {
-            "id": index,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kind == _CONTROL,
-        }
-        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
-        if kind in (_CONTROL, _USER_DEFINED) and token.strip("▁")
-    ]
-    begin = {"SpecialToken": {"id": bos, "type_id": 0}}
-    first = {"Sequence": {"id": "A", "type_id": 0}}
-    begin_second = {"SpecialToken": {"id": bos, "type_id": 1}}
-    second = {"Sequence": {"id": "B", "type_id": 1}}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
+        "added_tokens": _added_tokens(tokens, types),
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
         "pre_tokenizer": {
             "type": "Split",
@@ -103,12 +86,7 @@ def tokenizer_json(
             "behavior": "MergedWithPrevious",
             "invert": False,
         },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [begin, first],
-            "pair": [begin, first, begin_second, second],
-            "special_tokens": {bos: {"id": bos, "ids": [tokens.index(bos)], "tokens": [bos]}},
-        },
+        "post_processor": _begin_with(bos, tokens.index(bos)),
         "decoder": {
             "type": "Sequence",
             "decoders": [
@@ -152,6 +130,39 @@ def merges(
         for cut in range(len(piece) - 1, 0, -1)
         if piece[:cut] in pieces and piece[cut:] in pieces
     ]
+
+
+def _added_tokens(tokens: Sequence[str], types: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": index,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind == _CONTROL,
+        }
+        for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        if kind in (_CONTROL, _USER_DEFINED) and token.strip("▁")
+    ]
+
+
+def _begin_with(bos: str, bos_id: int) -> dict[str, Any]:
+    """A post-processor that puts BOS before a text, and before each of two."""
+    single, second = (
+        [
+            {"SpecialToken": {"id": bos, "type_id": type_id}},
+            {"Sequence": {"id": name, "type_id": type_id}},
+        ]
+        for type_id, name in enumerate("AB")
+    )
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": single + second,
+        "special_tokens": {bos: {"id": bos, "ids": [bos_id], "tokens": [bos]}},
+    }
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
