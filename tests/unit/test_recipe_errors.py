@@ -303,6 +303,12 @@ def test_not_a_recipe(text: str, message: str) -> None:
     assert raised.value.message == message
 
 
+def test_half_a_surrogate_pair_is_refused_as_no_file_can_hold_it() -> None:
+    assert error("mine", '"a\\ud800"').message == (
+        "my.yaml:1: '\\ud800' is half of a surrogate pair, which is no character"
+    )
+
+
 def test_aliases_cannot_grow_a_recipe() -> None:
     bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
     with pytest.raises(UserError, match=r"my.yaml:2: aliases \(`\*a`\)"):

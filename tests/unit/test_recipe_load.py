@@ -230,20 +230,7 @@ def test_dumped_recipe_holds_every_default() -> None:
 
 
 texts = st.text() | st.sampled_from(
-    [
-        "null",
-        "True",
-        "1e5",
-        "1e400",
-        "- a",
-        "a: b",
-        "---",
-        "#",
-        "\x85",
-        "\u2028",
-        "\ufeff",
-        "\ud800",
-    ]
+    ["null", "True", "1e5", "1e400", "- a", "a: b", "---", "#", "\x85", "\u2028", "\ufeff"]
 )
 leaves = (
     texts

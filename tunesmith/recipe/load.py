@@ -171,8 +171,9 @@ def _apply(override: str, tree: Tree) -> None:
     """Write one `a.b=VALUE` into the tree; what is wrong with it joins the tree's problems."""
     from textwrap import indent
 
-    from tunesmith.recipe.parse import Place, Problem, parse_yaml
+    from tunesmith.recipe.parse import Place, Problem, check_text, parse_yaml
 
+    check_text(override, Place("--set"))
     key, equals, text = override.partition("=")
     source = f"--set {key.strip()}"
     steps = key.strip().replace("[", ".").replace("]", "").split(".")

@@ -164,6 +164,7 @@ class _Builder:
                 "Put the text in quotes if the ! belongs to it.",
             )
         if isinstance(event, ScalarEvent):
+            check_text(event.value, place)
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
             raise UserError(f"{place}: nested more than {MAX_DEPTH} levels deep; no recipe is")
@@ -193,6 +194,7 @@ class _Builder:
                     "A text that starts with { or [ needs quotes around it.",
                 )
             key = event.value
+            check_text(key, place)
             key_path = (*path, key)
             if key in values:
                 first = self.tree.places[key_path]
@@ -207,6 +209,17 @@ class _Builder:
             self.tree.places[key_path] = place
             values[key] = self.node(next(events), events, key_path)
         return values
+
+
+def check_text(text: str, place: Place) -> None:
+    """Refuse what no file can hold: `"\\ud800"`, or a flag's byte that is not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise UserError(
+            f"{place}: {half} is half of a surrogate pair, which is no character"
+        ) from None
 
 
 def _scalar(event: ScalarEvent) -> str | int | float | bool | None:
@@ -229,59 +242,65 @@ def _scalar(event: ScalarEvent) -> str | int | float | bool | None:
     return text
 
 
+# What the parser's complaint most likely comes from: words of it, in plain words, what to do.
+_CAUSES = (
+    (
+        ("mapping values",),
+        "a colon where no key can stand",
+        "Indent the line like its neighbours, or put quotes around a text that holds `: `.",
+    ),
+    (
+        ("expected ':'", "<block end>"),
+        "this line does not fit the ones above it",
+        "Every key needs `: ` after it, and keys of one section the same indentation.",
+    ),
+    (
+        ("escape character",),
+        "a backslash in double quotes starts an escape, and this one is none",
+        "Use single quotes around the text, or write the backslash twice.",
+    ),
+)
+_UNCLOSED = ("stream end", "end of stream", "but got ':'")
+
+
 def _syntax_error(error: Any, text: str, builder: _Builder) -> UserError:
-    """What the parser's complaint most likely comes from, in plain words."""
+    """The parser's complaint with its line, a likely cause and the remedy."""
     mark = error.problem_mark or error.context_mark
-    lines = text.splitlines()
-    number = min(mark.line, max(len(lines) - 1, 0)) if mark else 0
-    problem = error.problem or "cannot be read"
-    what, hint = _likely_cause(problem, error, lines, number)
+    lines = text.split("\n")
+    number = min(mark.line, len(lines) - 1) if mark else 0
+    what, hint = _likely_cause(error, lines, number)
     return UserError(f"{builder.place(number)}: {what}", hint)
 
 
-def _likely_cause(problem: str, error: Any, lines: list[str], number: int) -> tuple[str, str]:
-    line = lines[number] if lines else ""
-    # A key glued to its value (`epochs:3`) reads as a text that runs on into the next line.
-    for earlier in (
-        range(number, max(number - 3, -1), -1) if "':'" in problem or "mapping" in problem else ()
-    ):
-        glued = re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[earlier]) if lines else None
-        if glued:
-            return (
-                f"a space is missing after `{glued[1]}:`"
-                + ("" if earlier == number else f" on line {earlier + 1}"),
-                f"Write `{glued[1]}: VALUE`.",
-            )
+def _likely_cause(error: Any, lines: list[str], number: int) -> tuple[str, str]:
+    problem = error.problem or "cannot be read"
+    line = lines[number]
+    if glued := _glued_key(problem, lines, number):
+        return glued
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem:
-        return (
-            "a tab is used to indent",
-            "YAML indents with spaces alone; replace the tab.",
-        )
-    value = re.match(r"\s*(?:- )?[\w-]+: +([{\[@`%&*!|>])", line)
-    if value and "end of stream" not in problem and value[1] not in "|>":
+        return "a tab is used to indent", "YAML indents with spaces alone; replace the tab."
+    value = re.match(r"\s*(?:- )?[\w-]+: +([{\[@`%&*!])", line)
+    if value and "end of stream" not in problem:
         return (
             f"the value starts with `{value[1]}`, which has a meaning of its own in YAML",
             "Put the whole value in double quotes.",
         )
-    if "stream end" in problem or "end of stream" in problem or "but got ':'" in problem:
-        start = error.context_mark.line + 1 if error.context_mark else number + 1
-        return (
-            f"a quote or bracket that opens on line {start} is not closed",
-            "Close it.",
-        )
-    if "mapping values" in problem:
-        return (
-            "a colon where no key can stand",
-            "Indent the line like its neighbours, or put quotes around a text that holds `: `.",
-        )
-    if "expected ':'" in problem or "<block end>" in problem:
-        return (
-            "this line does not fit the ones above it",
-            "Every key needs `: ` after it, and keys of one section the same indentation.",
-        )
-    if "escape character" in problem:
-        return (
-            "a backslash in double quotes starts an escape, and this one is none",
-            "Use single quotes around the text, or write the backslash twice.",
-        )
+    if any(words in problem for words in _UNCLOSED):
+        start = (error.context_mark.line if error.context_mark else number) + 1
+        return f"a quote or bracket that opens on line {start} is not closed", "Close it."
+    for words, what, hint in _CAUSES:
+        if any(word in problem for word in words):
+            return what, hint
     return f"not valid YAML: {problem}", "Check the line above it as well."
+
+
+def _glued_key(problem: str, lines: list[str], number: int) -> tuple[str, str] | None:
+    """A key glued to its value (`epochs:3`) is a text, which runs on into the next lines."""
+    if "':'" not in problem and "mapping values" not in problem:
+        return None
+    for at in range(number, max(number - 3, -1), -1):
+        if glued := re.match(r"\s*(?:- )?([\w-]+):[^\s/]", lines[at]):
+            where = "" if at == number else f" on line {at + 1}"
+            what = f"a space is missing after `{glued[1]}:`{where}"
+            return what, f"Write `{glued[1]}: VALUE`."
+    return None
