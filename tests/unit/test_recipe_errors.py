@@ -159,11 +159,11 @@ SYNTAX = {
     ),
     "bracket not closed": (
         ("[rows.jsonl]", "[rows.jsonl"),
-        "my.yaml:7: a quote or bracket that opens on line 6 is not closed\n  Close it.",
+        "my.yaml:6: a quote or bracket that opens here is not closed\n  Close it.",
     ),
     "quote not closed": (
         ("mine", "'mine"),
-        "my.yaml:9: a quote or bracket that opens on line 1 is not closed\n  Close it.",
+        "my.yaml:1: a quote or bracket that opens here is not closed\n  Close it.",
     ),
     "colon in a text": (
         ("mine", "a: b"),

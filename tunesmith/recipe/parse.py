@@ -266,6 +266,8 @@ _UNCLOSED = ("stream end", "end of stream", "but got ':'")
 def _syntax_error(error: Any, text: str, builder: _Builder) -> UserError:
     """The parser's complaint with its line, a likely cause and the remedy."""
     mark = error.problem_mark or error.context_mark
+    if error.context_mark and any(words in error.problem for words in _UNCLOSED):
+        mark = error.context_mark  # where the quote or bracket opens
     lines = text.split("\n")
     number = min(mark.line, len(lines) - 1) if mark else 0
     what, hint = _likely_cause(error, lines, number)
@@ -279,15 +281,13 @@ def _likely_cause(error: Any, lines: list[str], number: int) -> tuple[str, str]:
         return glued
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in problem:
         return "a tab is used to indent", "YAML indents with spaces alone; replace the tab."
-    value = re.match(r"\s*(?:- )?[\w-]+: +([{\[@`%&*!])", line)
-    if value and "end of stream" not in problem:
+    if any(words in problem for words in _UNCLOSED):
+        return "a quote or bracket that opens here is not closed", "Close it."
+    if value := re.match(r"\s*(?:- )?[\w-]+: +([{\[@`%&*!])", line):
         return (
             f"the value starts with `{value[1]}`, which has a meaning of its own in YAML",
             "Put the whole value in double quotes.",
         )
-    if any(words in problem for words in _UNCLOSED):
-        start = (error.context_mark.line if error.context_mark else number) + 1
-        return f"a quote or bracket that opens on line {start} is not closed", "Close it."
     for words, what, hint in _CAUSES:
         if any(word in problem for word in words):
             return what, hint
