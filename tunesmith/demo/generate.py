@@ -1,8 +1,8 @@
 """Make the demo's text-to-SQL data: training conversations and held-out single questions.
 
 Same seed, same bytes. Every gold query has been run on its populated database: it returns values,
-does not depend on the order in which rows are stored, and changes its result without its WHERE.
-Training and held-out part share neither schemas nor phrasings.
+does not depend on the order in which rows are stored, and gives another result without its
+conditions. Training and held-out part share neither schemas nor phrasings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tunesmith.demo.schemas_heldout import HELDOUT_DOMAINS
 from tunesmith.demo.schemas_trade import TRADE_AND_TRAVEL
 from tunesmith.demo.tables import Database, Domain, fill
 from tunesmith.errors import UserError
-from tunesmith.tasks.sql_sandbox import run_sql
+from tunesmith.tasks.sql_sandbox import SqlSandbox
 from tunesmith.tasks.sql_text import has_top_level_order
 from tunesmith.tasks.text_to_sql import same_result
 
@@ -30,7 +30,7 @@ TRAINING_DOMAINS: tuple[Domain, ...] = ARTS_AND_LIFE + TRADE_AND_TRAVEL
 
 T = TypeVar("T")
 Part = Literal["training", "heldout"]
-_WHERE = re.compile(r" WHERE .*?(?= GROUP BY | ORDER BY |$)")
+_WHERE = re.compile(r" WHERE (?P<conditions>.*)")  # ends every query that has one
 _ARTICLE = re.compile(r"\ba (?=[aeiou](?!ni))")  # "a university" stays
 _DRAWS = 60  # tries for one question before its kind is given up on this database
 
@@ -167,18 +167,28 @@ def _first(questions: Iterable[Question | None]) -> Question:
 
 
 def _is_fair(database: Database, sql: str) -> bool:
-    """Whether the gold query gives values, has one right answer, and needs its WHERE."""
-    gold = run_sql(database.setup, sql)
-    if not gold.rows or any(cell is None for row in gold.rows for cell in row):
-        return False
+    """Whether the gold query gives values, has one right answer, and needs its conditions."""
     ordered = has_top_level_order(sql)
-    backwards = run_sql(database.setup_reversed, sql)
-    if not same_result(gold.rows, backwards.rows, ordered=ordered):
-        return False
-    unfiltered = _WHERE.sub("", sql)
-    if unfiltered == sql:
-        return True
-    return not same_result(gold.rows, run_sql(database.setup, unfiltered).rows, ordered=ordered)
+    with SqlSandbox(database.setup) as sandbox:
+        gold = sandbox.query(sql).rows
+        if not gold or any(cell is None for row in gold for cell in row):
+            return False
+        for weaker in _weakened(sql):
+            if same_result(gold, sandbox.query(weaker).rows, ordered=ordered):
+                return False
+    with SqlSandbox(database.setup_reversed) as sandbox:
+        return same_result(gold, sandbox.query(sql).rows, ordered=ordered)
+
+
+def _weakened(sql: str) -> Iterator[str]:
+    """The query without its WHERE, and without either of two conditions."""
+    match = _WHERE.search(sql)
+    if match is None:
+        return
+    before, conditions = sql[: match.start()], match["conditions"]
+    yield before
+    if " AND " in conditions and " BETWEEN " not in conditions:
+        yield from (f"{before} WHERE {condition}" for condition in conditions.split(" AND "))
 
 
 def _messages(schema: str, questions: Sequence[Question]) -> list[dict[str, str]]:

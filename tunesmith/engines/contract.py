@@ -123,12 +123,24 @@ class Engine(Protocol):
         """Join the run's other processes, if there are any; whether this one writes the files."""
         ...
 
-    def open_session(self, recipe: Recipe, model_dir: Path, *, adapter_dir: Path | None = None) -> Session:
-        """Load weights; with LoRA also fresh adapters, or those of `adapter_dir`."""
+    def open_session(
+        self, model_dir: Path, *, adapter_dir: Path | None = None, compute_dtype: str = "auto"
+    ) -> Session:
+        """Load weights to score and generate with, an adapter merged into them."""
+        ...
+
+    def open_trainer(self, recipe: Recipe, model_dir: Path) -> Session:
+        """Load weights to train as the recipe says, with LoRA also fresh adapters."""
         ...
 
     def train(
-        self, session: Session, recipe: Recipe, data: PreparedData, run: RunDir, log: MetricsLog, say: Say
+        self,
+        session: Session,
+        recipe: Recipe,
+        data: PreparedData,
+        run: RunDir,
+        log: MetricsLog,
+        say: Say,
     ) -> TrainResult:
         """Train the session's weights, from the run's newest checkpoint if it has one."""
         ...

@@ -119,7 +119,9 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}", "Delete it to have it made again.") from error
+        raise UserError(
+            f"{path} is damaged: {error}", "Delete it to have it made again."
+        ) from error
 
 
 def make_manifest(*, data_fingerprint: str, seed: int, model: str) -> dict[str, Any]:

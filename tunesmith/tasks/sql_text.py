@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from sqlglot import exp
 
+_TURN_MARKER = re.compile(r"<(?:start_of_turn|end_of_turn|bos|eos|pad|turn\||\|\w+\|?)>")
 # Literals and quoted identifiers come before everything that could end a statement inside them.
 _TOKEN = re.compile(
-    r"""
+    rf"""
     (?P<space>\s+)
   | (?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))
   | (?P<string>'[^']*(?:''[^']*)*')
-  | (?P<marker>```|<(?:start_of_turn|end_of_turn|bos|eos|pad|turn\||\|\w+\|?)>)
+  | (?P<marker>```|{_TURN_MARKER.pattern})
   | (?P<quoted>"[^"]*(?:""[^"]*)*"|`[^`]*`|\[[^\]\n]*\])
   | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)
   | (?P<word>[^\W\d][\w$]*)
@@ -24,10 +25,13 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_WITH = r'WITH\s+(?:RECURSIVE\s+)?["\w]+\s*(?:\([^)]*\)\s*)?AS\b'
+_WITH = r'WITH\s+(?:RECURSIVE\s+)?["\w]+\s*(?:\([^)]{0,200}\)\s*)?AS\b'
 # Where an answer's statement may begin: on its own line, in a code fence, after "SQL:".
-_START = re.compile(rf"(?:^|```\w*|:)\s*(?P<sql>SELECT\b|{_WITH})", re.IGNORECASE | re.MULTILINE)
+_START = re.compile(
+    rf"(?:^[^\S\n]*|(?:```\w*|:)\s*)(?P<sql>SELECT\b|{_WITH})", re.IGNORECASE | re.MULTILINE
+)
 _START_INLINE = re.compile(rf"\b(?:SELECT\b|{_WITH})")
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _OTHER_VERBS = re.compile(
     r"\s*(?:ALTER|ANALYZE|ATTACH|BEGIN|CREATE|DELETE|DETACH|DROP|EXPLAIN|INSERT|PRAGMA|REINDEX"
     r"|REPLACE|UPDATE|VACUUM|VALUES)\b"
@@ -71,32 +75,7 @@ def extract_statement(text: str) -> str:
     cut the same way.
     """
     text = text[_statement_start(text) :]
-    end, depth, previous, first_word = len(text), 0, "", ""
-    selects_after_with = 0
-    new_line = False
-    for token in _tokens(text):
-        if token.kind == "space":
-            new_line = new_line or "\n" in token.text
-            if previous and re.search(r"\n[^\S\n]*\n", token.text):
-                end = token.start
-                break
-            continue
-        if token.kind == "comment":
-            continue
-        word = token.text.upper()
-        if token.kind == "marker" or token.text in (";", "`"):
-            end = token.start
-            break
-        if first_word == "WITH" and word == "SELECT" and depth == 0:
-            selects_after_with += 1
-            new_line = new_line and selects_after_with > 1
-        if new_line and depth <= 0 and _begins_anew(token, previous):
-            end = token.start
-            break
-        depth += (word == "(") - (word == ")")
-        first_word = first_word or word
-        previous, new_line = word, False
-    return text[:end].strip()
+    return text[: _statement_end(text)].strip()
 
 
 def has_top_level_order(sql: str) -> bool:
@@ -158,10 +137,37 @@ def _significant(text: str) -> Iterator[_Token]:
 def _statement_start(text: str) -> int:
     if _OTHER_VERBS.match(text):
         return 0
-    if match := _START.search(text):
+    turn_end = _TURN_MARKER.search(text)
+    turn = text[: turn_end.start()] if turn_end else text
+    if match := _START.search(turn):
         return match.start("sql")
-    match = _START_INLINE.search(text)
+    match = _START_INLINE.search(turn)
     return match.start() if match else 0
+
+
+def _statement_end(text: str) -> int:
+    """Where the statement that the text begins with ends; see `extract_statement`."""
+    verb, previous, depth = "", "", 0
+    new_line = body_of_with_seen = False
+    for token in _tokens(text):
+        if token.kind == "comment":
+            continue
+        if token.kind == "space":
+            if previous and _BLANK_LINE.search(token.text):
+                return token.start
+            new_line = new_line or "\n" in token.text
+            continue
+        word = token.text.upper()
+        if token.kind == "marker" or word in (";", "`"):  # a backtick that opens no identifier
+            return token.start
+        if verb == "WITH" and word == "SELECT" and depth == 0 and not body_of_with_seen:
+            body_of_with_seen = True
+        elif new_line and depth <= 0 and _begins_anew(token, previous):
+            return token.start
+        depth += (word == "(") - (word == ")")
+        verb = verb or word
+        previous, new_line = word, False
+    return len(text)
 
 
 def _begins_anew(token: _Token, previous: str) -> bool:

@@ -137,7 +137,7 @@ def score(
     Args:
         items: taken one at a time.
         max_rows: a query that gives more rows fails.
-        max_seconds: for each query.
+        max_seconds: processor time for each query.
     """
     return SqlReport(tuple(_score_item(item, max_rows, max_seconds) for item in items))
 

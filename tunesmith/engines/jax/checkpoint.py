@@ -131,7 +131,8 @@ class Checkpoints:
         """The weights saved as best at `step`."""
         self._best.wait_until_finished()
         saved: Mapping[str, Any] = self._best.restore(
-            step, args=ocp.args.Composite(trainable=ocp.args.StandardRestore(_like(dict(trainable))))
+            step,
+            args=ocp.args.Composite(trainable=ocp.args.StandardRestore(_like(dict(trainable)))),
         )
         return saved["trainable"]
 

@@ -53,7 +53,7 @@ def make_mesh(recipe: Recipe) -> Mesh:
     for axis in ("fsdp", "tensor", "slices"):
         if getattr(parallel, axis) > 1:
             raise UserError(
-                f"parallel.{axis}: {getattr(parallel, axis)} is not offered by the JAX engine yet",
+                f"the JAX engine does not offer parallel.{axis} above 1 yet",
                 "Leave it out: every device then holds the weights and takes its share of the rows.",
             )
     if parallel.data not in (None, devices):
@@ -62,6 +62,11 @@ def make_mesh(recipe: Recipe) -> Mesh:
             f"Set it to {devices}, or leave it out.",
         )
     check_batch(recipe, hosts=jax.process_count(), devices=devices)
+    return all_devices()
+
+
+def all_devices() -> Mesh:
+    """Every device of every process along the data axis."""
     return Mesh(np.array(jax.devices()), (DATA_AXIS,))
 
 
@@ -83,10 +88,10 @@ def check_batch(recipe: Recipe, *, hosts: int, devices: int) -> int:
     )
 
 
-def compute_dtype(recipe: Recipe) -> str:
-    """The recipe's compute dtype, with `auto` settled for the devices at hand."""
-    if recipe.train.compute_dtype != "auto":
-        return recipe.train.compute_dtype
+def settle_dtype(compute_dtype: str) -> str:
+    """`train.compute_dtype`, with `auto` settled for the devices at hand."""
+    if compute_dtype != "auto":
+        return compute_dtype
     device = jax.devices()[0]
     if device.platform == "cpu":
         # jaxlib reaches AMX from 0.12 on; before, bfloat16 gained nothing on a CPU.

@@ -8,9 +8,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from tunesmith.engines.jax.params import LORA_A, LORA_B, STACK, declare, declare_lora, layer_names
-from tunesmith.errors import UserError
-from tunesmith.models.adapter import Adapter, merged_tensor, read_adapter, write_adapter
+from tunesmith.engines.jax.params import LORA_A, LORA_B, STACK, layer_names
+from tunesmith.models.adapter import Adapter, merged_tensor, write_adapter
 from tunesmith.models.catalog import ModelConfig
 from tunesmith.models.weights import parameter_specs, read_weights, write_weights
 from tunesmith.recipe.schema import LoraSection
@@ -82,34 +81,3 @@ def unstack_adapter(
             for i, layer in enumerate(layer_names(config, stem)):
                 pairs[layer] = trained[name][i], trained[stem + LORA_B][i]
     return Adapter(pairs, lora.alpha / lora.r)
-
-
-def load_adapter(adapter_dir: Path, config: ModelConfig, lora: LoraSection) -> dict[str, np.ndarray]:
-    """An adapter in PEFT's format as stacked float32 arrays.
-
-    Raises:
-        UserError: it cannot be read, or is not what the recipe's `lora` describes.
-    """
-    adapter = read_adapter(adapter_dir, config)
-    stacked = {}
-    for name, declared in declare_lora(config, lora).items():
-        stem, which = name.rsplit(".", 1)
-        layers = [adapter.pairs.get(layer) for layer in layer_names(config, stem)]
-        arrays = [pair[0 if which == "lora_a" else 1] for pair in layers if pair]
-        found = (len(arrays), *arrays[0].shape) if arrays else "nothing"
-        if found != declared.shape:
-            raise UserError(
-                f"{adapter_dir}: {stem} should hold {declared.shape} values, but holds {found}",
-                "Give the recipe's `lora` section the rank and targets of the adapter.",
-            )
-        stacked[name] = np.stack(arrays)
-    extra = {n.split(".", 2)[2] for n in adapter.pairs} - {
-        n.removeprefix(STACK) for n in declare(config) if n + LORA_A in stacked
-    }
-    if extra or adapter.scale != lora.alpha / lora.r:
-        raise UserError(
-            f"{adapter_dir} has scale {adapter.scale} and adapts {', '.join(sorted(extra)) or 'the same'}"
-            f" beyond the recipe's targets; the recipe's scale is {lora.alpha / lora.r}",
-            "Give the recipe's `lora` section the rank, alpha and targets of the adapter.",
-        )
-    return stacked

@@ -26,7 +26,7 @@ def chunk_size(vocab_size: int, positions: int) -> int:
 
 
 def _chunks(mask_N: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """Indices of the targets, first those with a loss, padded to whole chunks with N; their count."""
+    """Indices of the positions with a loss, padded with N to whole chunks; their count."""
     n = mask_N.shape[0]
     (index,) = jnp.nonzero(mask_N, size=-(-n // size) * size, fill_value=n)
     return index, jnp.sum(mask_N, dtype=jnp.int32)
@@ -38,7 +38,11 @@ def _take(array: jax.Array, index: jax.Array) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
 def cross_entropy_sum(
-    h_ND: jax.Array, embed_VD: jax.Array, targets_N: jax.Array, mask_N: jax.Array, embed_trains: bool
+    h_ND: jax.Array,
+    embed_VD: jax.Array,
+    targets_N: jax.Array,
+    mask_N: jax.Array,
+    embed_trains: bool,
 ) -> jax.Array:
     """Sum of -log p(target) in nats over the positions where `mask_N` is true, as float32.
 
@@ -77,7 +81,11 @@ def _chunk_loss(
 
 
 def _forward(
-    h_ND: jax.Array, embed_VD: jax.Array, targets_N: jax.Array, mask_N: jax.Array, embed_trains: bool
+    h_ND: jax.Array,
+    embed_VD: jax.Array,
+    targets_N: jax.Array,
+    mask_N: jax.Array,
+    embed_trains: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array | None, jax.Array]]:
     """The loss together with its gradients, while each chunk's logits are at hand."""
     size = chunk_size(embed_VD.shape[0], h_ND.shape[0])

@@ -40,6 +40,6 @@ def clip_factor(grad_norm: jax.Array, max_norm: float | None) -> jax.Array | flo
     return jax.numpy.minimum(1.0, max_norm / (grad_norm + 1e-6))
 
 
-def apply_updates(params: Params, updates: Params, learning_rate: jax.Array) -> Params:
+def apply_updates(params: Params, updates: optax.Updates, learning_rate: jax.Array) -> Params:
     """`params - learning_rate * updates`."""
     return jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from tunesmith.data.dataset import PackedDataset
 from tunesmith.data.types import Batch
@@ -27,6 +28,7 @@ from tunesmith.engines.jax.params import (
 )
 from tunesmith.engines.jax.step import Program, cast_matrices, make_loss, place_batch
 from tunesmith.errors import UserError
+from tunesmith.models.adapter import merged, read_adapter
 from tunesmith.models.catalog import load_config
 from tunesmith.models.weights import read_weights
 from tunesmith.recipe.schema import Generation, LoraSection, Recipe
@@ -105,9 +107,13 @@ class JaxSession:
     def logits(self, ids: np.ndarray) -> np.ndarray:
         """Logits [T, V] of one sequence, computed in float32 from the weights in memory."""
         local = jax.tree.map(lambda a: a.addressable_data(0), self.params("float32"))
-        tokens = jnp.asarray(ids, jnp.int32)[None]
+        # Padded behind, where causal attention sees nothing of it, so that few lengths compile.
+        tokens = np.zeros((1, -(-len(ids) // 64) * 64), np.int32)
+        tokens[0, : len(ids)] = ids
+        adapters = gemma3.Adapters(self.program.adapters.scale)
         with jax.default_matmul_precision("highest"):
-            return np.asarray(_logits(self.program.config, self.program.adapters, local, tokens))
+            padded = _logits(self.program.config, adapters, local, jnp.asarray(tokens))
+        return np.asarray(padded)[: len(ids)]
 
     def export(self, out_dir: Path, *, kind: str, dtype: str) -> None:
         """Write `merged` weights or the `adapter`; see `engines.jax.export`."""
@@ -153,11 +159,31 @@ def _host_part(batch: Batch) -> Batch:
     )
 
 
-def open_session(recipe: Recipe, model_dir: Path, *, adapter_dir: Path | None = None) -> JaxSession:
-    """Load a model; with LoRA also fresh adapters, or those of `adapter_dir`.
+def open_session(
+    model_dir: Path, *, adapter_dir: Path | None = None, compute_dtype: str = "auto"
+) -> JaxSession:
+    """Load a model to score and generate with, an adapter merged into it.
 
     Raises:
-        UserError: the model cannot be read, or the recipe does not fit the devices.
+        UserError: the model or adapter cannot be read.
+    """
+    mesh = devices.all_devices()
+    config = load_config(model_dir)
+    weights: Mapping[str, np.ndarray] = read_weights(model_dir, config, dtype="float32")
+    if adapter_dir:
+        weights = merged(weights, read_adapter(adapter_dir, config))
+    dtype = devices.settle_dtype(compute_dtype)
+    declared = declare(config)
+    frozen = load_params(config, weights, _types(declared, dtype), _placer(mesh))
+    program = Program(config, gemma3.Adapters(), dtype, mesh)
+    return JaxSession(model_dir, program, declared, frozen, {}, None)
+
+
+def open_trainer(recipe: Recipe, model_dir: Path) -> JaxSession:
+    """Load a model to train as the recipe says, with LoRA also fresh adapters.
+
+    Raises:
+        UserError: the model cannot be read, or the recipe does not fit it or the devices.
     """
     mesh = devices.make_mesh(recipe)
     config = load_config(model_dir)
@@ -167,27 +193,26 @@ def open_session(recipe: Recipe, model_dir: Path, *, adapter_dir: Path | None = 
             f"data.max_length {longest} is above the model's {config.max_position} positions",
             f"Set it to {config.max_position} or less.",
         )
-    dtype = devices.compute_dtype(recipe)
+    dtype = devices.settle_dtype(recipe.train.compute_dtype)
     weights = read_weights(model_dir, config, dtype="float32")
-
-    def place(array: np.ndarray) -> jax.Array:
-        return jax.device_put(array, devices.replicated(mesh))
-
-    base = declare(config)
-    lora = recipe.lora
+    place, base, lora = _placer(mesh), declare(config), recipe.lora
     if lora is None:
         adapters, declared = gemma3.Adapters(), base
         frozen, trainable = {}, load_params(config, weights, "float32", place)
     else:
         adapters = gemma3.Adapters(lora.alpha / lora.r, lora.dropout)
         declared = base | declare_lora(config, lora)
-        types = {name: dtype if declared.decays else "float32" for name, declared in base.items()}
-        frozen = load_params(config, weights, types, place)
-        start = (
-            export.load_adapter(adapter_dir, config, lora)
-            if adapter_dir
-            else init_lora(config, lora, recipe.train.seed)
-        )
+        frozen = load_params(config, weights, _types(base, dtype), place)
+        start = init_lora(config, lora, recipe.train.seed)
         trainable = {name: place(array) for name, array in start.items()}
     program = Program(config, adapters, dtype, mesh, remat=recipe.train.remat == "layer")
     return JaxSession(model_dir, program, declared, frozen, trainable, lora)
+
+
+def _placer(mesh: Mesh) -> Callable[[np.ndarray], jax.Array]:
+    return lambda array: jax.device_put(array, devices.replicated(mesh))
+
+
+def _types(declared: dict[str, Declared], dtype: str) -> dict[str, str]:
+    """Types of frozen weights: matrices in the compute dtype, norms in float32."""
+    return {name: dtype if d.decays else "float32" for name, d in declared.items()}

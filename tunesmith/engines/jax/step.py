@@ -177,7 +177,7 @@ def make_train_step(
 
 
 def make_loss(program: Program) -> Callable[[Params, Rows], jax.Array]:
-    """Compile-ready `loss(params, rows)`: summed over all rows, in the compute dtype, no dropout."""
+    """Compile-ready `loss(params, rows)`: summed over all rows, without dropout."""
 
     def local(params: Params, rows: Rows) -> jax.Array:
         micro = jax.tree.map(lambda a: a[0], rows)

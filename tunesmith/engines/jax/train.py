@@ -109,9 +109,7 @@ def train(
             if warning := guessing_warning(from_loss(loss * targets, targets), vocabulary):
                 say(warning)
         if step % settings.log_every == 0 or step == steps:
-            log.append(
-                Line("train", step, loss, rate, grad_norm, counted, targets, took, waited)
-            )
+            log.append(Line("train", step, loss, rate, grad_norm, counted, targets, took, waited))
         if step in (1, steps) or time.perf_counter() - said > _SAY_EVERY:
             said = time.perf_counter()
             say(_progress_line(step, steps, loss, rate, rates, seconds))

@@ -1,0 +1,254 @@
+"""Export a session as a Hugging Face directory, and prove it equal to what was trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunesmith.data.dataset import PreparedData
+from tunesmith.data.tokenizer import Tokenizer
+from tunesmith.engines.contract import Say, Session, load_engine
+from tunesmith.errors import UserError
+from tunesmith.prepare import load_run, prepare_run
+from tunesmith.recipe.schema import Recipe
+from tunesmith.runs.rundir import RunDir, write_json
+
+# Files of a model directory that an export carries along as they are.
+_CARRIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
+_TEMPLATE = "chat_template.jinja"
+
+# Rows, tokens of each, and new tokens that the proof runs.
+_PROOF_ROWS, _PROOF_LENGTH, _PROOF_NEW = 3, 64, 24
+_GAP_LIMITS = {"float32": 1e-3, "bfloat16": 0.25}
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export that was proven.
+
+    Attributes:
+        path: the directory.
+        kind: merged or adapter.
+        max_logit_gap: largest difference between the trainer's logits and those of the directory.
+        limit: that it had to stay within.
+        readers: what each reader of the directory found.
+    """
+
+    path: str
+    kind: str
+    max_logit_gap: float
+    limit: float
+    readers: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        """The proof for people."""
+        return [
+            f"{name} reads the export: largest logit gap {found['max_logit_gap']:.2e} over "
+            f"{found['tokens']} tokens (limit {self.limit:g}), "
+            f"{'the same' if found['same_greedy_text'] else 'another'} greedy text"
+            for name, found in self.readers.items()
+        ]
+
+
+def export(
+    session: Session,
+    recipe: Recipe,
+    model_dir: Path,
+    data: PreparedData,
+    tokenizer: Tokenizer,
+    out_dir: Path,
+    say: Say,
+) -> Export:
+    """Write the export and prove it. The directory appears only when the proof holds.
+
+    Raises:
+        UserError: the directory exists and is not an export of ours, cannot be written, or what
+            can be read from it differs from what was trained by more than the limit.
+    """
+    kind, dtype = recipe.run.export, recipe.run.export_dtype
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
+    try:
+        say(f"writing {out_dir}")
+        session.export(aside, kind=kind, dtype=dtype)
+        _carry(model_dir, aside, kind, data)
+        say("proving that the written model is the trained one")
+        proven = _prove(session, recipe, model_dir, data, tokenizer, aside)
+        aside.chmod(0o755)
+        if out_dir.exists():
+            shutil.rmtree(out_dir)
+        aside.rename(out_dir)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    readers, limit = proven
+    gap = max(found["max_logit_gap"] for found in readers.values())
+    done = Export(str(out_dir), kind, gap, limit, readers)
+    write_json(out_dir / "tunesmith-proof.json", asdict(done))
+    return done
+
+
+def export_run(
+    path: Path, out_dir: Path, *, kind: str | None, dtype: str | None, say: Say
+) -> Export:
+    """Export a run again: its best checkpoint's weights, else its newest's.
+
+    Args:
+        path: run folder.
+        out_dir: directory to write; it must not exist.
+        kind, dtype: `run.export` and `run.export_dtype`; None keeps the recipe's.
+        say: told what goes on.
+
+    Raises:
+        UserError: as `export`, or the run has no checkpoint.
+    """
+    if out_dir.exists():
+        raise UserError(f"{out_dir} exists already", "Name a new directory.")
+    loaded = load_run(path)
+    values = loaded.recipe.model_dump()
+    values["run"] |= {"export": kind or loaded.recipe.run.export} | (
+        {"export_dtype": dtype} if dtype else {}
+    )
+    recipe = Recipe.model_validate(values)
+    if recipe.run.export == "none":
+        raise UserError(
+            "the recipe exports nothing", "Say what to write: --kind merged or adapter."
+        )
+    engine = load_engine(recipe.engine)
+    engine.start()
+    prepared = prepare_run(loaded, say)
+    session = engine.open_trainer(recipe, prepared.model_dir)
+    session.take_weights(RunDir(path), say)
+    return export(
+        session, recipe, prepared.model_dir, prepared.data, prepared.tokenizer, out_dir, say
+    )
+
+
+def _carry(model_dir: Path, out_dir: Path, kind: str, data: PreparedData) -> None:
+    """Copy what surrounds the weights; the chat template of training goes along."""
+    for name in _CARRIED:
+        source = model_dir / name
+        if source.exists() and not (kind == "adapter" and name == "config.json"):
+            shutil.copyfile(source, out_dir / name)
+    if data.template is not None:
+        (out_dir / _TEMPLATE).write_text(data.template.source, encoding="utf-8")
+
+
+def _prove(
+    session: Session,
+    recipe: Recipe,
+    model_dir: Path,
+    data: PreparedData,
+    tokenizer: Tokenizer,
+    out_dir: Path,
+) -> tuple[dict[str, Any], float]:
+    rows = _proof_rows(data)
+    adapter = recipe.run.export == "adapter"
+    prompt = rows[0][: max(2, len(rows[0]) // 2)]
+    with tempfile.TemporaryDirectory() as scratch:
+        logits = Path(scratch) / "logits.npz"
+        np.savez(logits, *(session.logits(ids) for ids in rows))
+        claim = {
+            "model": str(model_dir.absolute() if adapter else out_dir.absolute()),
+            "adapter": str(out_dir.absolute()) if adapter else None,
+            "rows": [ids.tolist() for ids in rows],
+            "logits": str(logits),
+            "greedy": {
+                "prompt": prompt.tolist(),
+                "max_new_tokens": _PROOF_NEW,
+                "stop_ids": list(tokenizer.stop_ids),
+            },
+            "transformers": _can_ask_transformers(adapter),
+        }
+        readers = _ask(claim, Path(scratch) / "claim.json")
+    stored = _stored_dtype(recipe, out_dir)
+    limit = recipe.run.max_logit_gap or _GAP_LIMITS[stored]
+    for name, found in readers.items():
+        gap, text = found["max_logit_gap"], found["greedy"]
+        if not gap <= limit:
+            raise UserError(
+                f"the export is not what was trained: read by {name}, logits differ by up to "
+                f"{gap:.3g}, above the limit of {limit:g}; nothing was exported",
+                "With bfloat16 weights, rounding alone may do this: export with "
+                "`run.export_dtype: float32`, or raise run.max_logit_gap.",
+            )
+        found["same_greedy_text"] = _is_greedy(session, prompt, text)
+        if stored == "float32" and not found["same_greedy_text"]:
+            raise UserError(
+                f"the export is not what was trained: read by {name}, it goes on with "
+                f"{tokenizer.decode(text)!r}, and the trained weights do not; nothing was exported"
+            )
+        found["greedy"] = tokenizer.decode(text)
+    return readers, limit
+
+
+def _is_greedy(session: Session, prompt: np.ndarray, continuation: list[int]) -> bool:
+    """Whether the trainer's weights find each next token of the continuation likeliest."""
+    if not continuation:
+        return True
+    likeliest = session.logits(np.concatenate([prompt, continuation])).argmax(-1)
+    return likeliest[len(prompt) - 1 : -1].tolist() == continuation
+
+
+def _proof_rows(data: PreparedData) -> list[np.ndarray]:
+    """The first examples of the evaluation rows, or of the training ones, cut to a fixed length."""
+    packed = data.eval or data.train
+    count = min(_PROOF_ROWS, packed.num_examples)
+    return [packed.example(i).ids[:_PROOF_LENGTH] for i in range(count)]
+
+
+def _can_ask_transformers(adapter: bool) -> bool:
+    wanted = ("torch", "transformers", "peft") if adapter else ("torch", "transformers")
+    return all(find_spec(name) for name in wanted)
+
+
+def _stored_dtype(recipe: Recipe, out_dir: Path) -> str:
+    """Type of the exported weights, from the file itself; adapters are float32."""
+    if recipe.run.export == "adapter":
+        return "float32"
+    from tunesmith.models.catalog import load_config
+    from tunesmith.models.weights import read_weights
+
+    return read_weights(out_dir, load_config(out_dir)).stored_dtype("embed")
+
+
+def _ask(claim: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Have a fresh process check the claim.
+
+    Raises:
+        UserError: it cannot read the export.
+    """
+    write_json(path, claim)
+    # No variable of this process's libraries reaches the other one, nor any accelerator.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "tunesmith.prove", str(path)],
+        capture_output=True,
+        text=True,
+        env=environment | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode:
+        raise UserError(
+            "the export cannot be read back:\n" + done.stderr.strip()[-2000:],
+            "Nothing was exported.",
+        )
+    return json.loads(done.stdout.strip().splitlines()[-1])

