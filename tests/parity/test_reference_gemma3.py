@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from tests.tiny import write_tiny_gemma3
 from tests.unit.test_models_catalog import PUBLISHED, as_published, model_dir
+from tunesmith.models.adapter import Adapter, write_adapter
 from tunesmith.models.catalog import load_config
 from tunesmith.models.gguf import resolve_gguf
 from tunesmith.models.reference import load
+from tunesmith.models.weights import parameter_specs
+from tunesmith.recipe.schema import LoraSection
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -157,6 +161,41 @@ def test_adapter_is_merged_as_peft_does(prefix: str, tmp_path: Path) -> None:
     assert np.abs(expected - base).max() > 0.05
     ours = load(directory, tmp_path / "adapter").forward(ids)
     np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("prefix", ["model.", "language_model.model."])
+def test_written_adapter_is_loaded_whole_by_peft(prefix: str, tmp_path: Path) -> None:
+    """G32, G17: no missing or unexpected key, only language layers, and the same logits."""
+    peft = pytest.importorskip("peft")
+    directory = write_tiny_gemma3(tmp_path / "tiny", prefix=prefix)
+    config, rng = load_config(directory), np.random.default_rng(0)
+    lora = LoraSection(r=4, alpha=6.0, targets=["q_proj", "down_proj"])
+    pairs = {
+        name: (_normal(rng, (4, spec.shape[1])), _normal(rng, (spec.shape[0], 4)))
+        for name, spec in parameter_specs(config).items()
+        if name.endswith(("attn.q", "mlp.down"))
+    }
+    out = tmp_path / "adapter"
+    out.mkdir()
+    write_adapter(out, config, Adapter(pairs, lora.alpha / lora.r), lora, directory)
+    model = peft.PeftModel.from_pretrained(transformers_model(directory), out).eval()
+    adapted = [name for name, _ in model.named_parameters() if ".lora_A." in name]
+    assert len(adapted) == len(pairs) == 14
+    assert not [name for name in adapted if "vision" in name]
+    again = peft.get_peft_model_state_dict(model)
+    stored = load_file(out / "adapter_model.safetensors")
+    assert again.keys() == stored.keys()
+    for key, tensor in stored.items():
+        np.testing.assert_array_equal(again[key].numpy(), tensor)
+    ids = some_ids(20)
+    expected = transformers_logits(model, ids)
+    assert np.abs(expected - load(directory).forward(ids)).max() > 0.05
+    np.testing.assert_allclose(load(directory, out).forward(ids), expected, atol=1e-4, rtol=0)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return 0.1 * rng.standard_normal(shape, dtype=np.float32)
 
 
 PARAGRAPH = (
