@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tunesmith.data.chat import Message
 from tunesmith.data.dataset import PreparedData
+from tunesmith.data.prompts import prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.data.types import EvalRow
 from tunesmith.engines.contract import Say, Session, load_engine
@@ -138,7 +138,7 @@ def answer_prompts(
     session: Session, recipe: Recipe, data: PreparedData, tokenizer: Tokenizer
 ) -> list[str]:
     """Continue each of `eval.prompts` as the recipe's `generation` says."""
-    prompts = [prompt_ids(text, data, tokenizer) for text in recipe.eval.prompts]
+    prompts = [prompt_ids(text, tokenizer, data.template) for text in recipe.eval.prompts]
     if not prompts:
         return []
     answers = session.generate(
@@ -148,25 +148,6 @@ def answer_prompts(
         batch_size=recipe.eval.generation_batch_size,
     )
     return [tokenizer.decode(answer.ids) for answer in answers]
-
-
-def prompt_ids(text: str, data: PreparedData, tokenizer: Tokenizer) -> np.ndarray:
-    """A prompt's ids [T]: a user's turn where the data are conversations, else plain text."""
-    if data.template is None:
-        return np.array([tokenizer.bos_id, *tokenizer.encode(text)], np.int32)
-    return conversation_ids([Message("user", text)], data, tokenizer)
-
-
-def conversation_ids(
-    messages: Sequence[Message], data: PreparedData, tokenizer: Tokenizer
-) -> np.ndarray:
-    """Ids [T] of a conversation up to the opening of the next answer."""
-    assert data.template is not None
-    text = data.template.render(messages, add_generation_prompt=True)
-    ids = tokenizer.encode(text)
-    if ids[:1] != [tokenizer.bos_id]:
-        ids = [tokenizer.bos_id, *ids]
-    return np.array(ids, np.int32)
 
 
 def _text_to_sql(

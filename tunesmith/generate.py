@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tunesmith.data.chat import ChatTemplate, Message, choose_template
+from tunesmith.data.prompts import prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.engines.contract import Say, Session, load_engine
 from tunesmith.models.resolve import resolve_model
@@ -35,13 +36,7 @@ class Speaker:
 
     def ids(self, text: str, history: Sequence[Message] = ()) -> np.ndarray:
         """What the model is given for a prompt: int32 [T]."""
-        if self.template is not None:
-            turns = [*history, Message("user", text)]
-            text = self.template.render(turns, add_generation_prompt=True)
-        ids = self.tokenizer.encode(text)
-        if ids[:1] != [self.tokenizer.bos_id]:
-            ids = [self.tokenizer.bos_id, *ids]
-        return np.array(ids, np.int32)
+        return prompt_ids(text, self.tokenizer, self.template, history)
 
     def answer(self, prompts: Sequence[np.ndarray]) -> list[str]:
         """The answers to several prompts at once."""

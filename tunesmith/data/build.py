@@ -188,11 +188,10 @@ class Builder:
                 continue
             side.stats.longest_row = max(side.stats.longest_row, len(result.ids))
             pieces = self._fit(side, example, result)
-            for piece in pieces:
-                side.writer.add(piece)
             if pieces:
-                prompt = prompt_of(result) if side.name == "eval" else None
-                side.writer.end_row(example.row, prompt)
+                side.writer.add_row(pieces)
+                if side.name == "eval":
+                    side.writer.keep(example.row, prompt_of(result))
         for side, _ in chunk:
             side.bad.check(at_end=True)
 
@@ -211,7 +210,7 @@ class Builder:
             length, where = long[0]
             raise UserError(
                 f"{where}: the row has {length:,} tokens, `data.max_length` is {limit:,}; of the "
-                f"{len(chunk):,} rows at hand {len(long):,} are longer, up to {max(long)[0]:,}",
+                f"{len(chunk):,} rows at hand {len(long):,} are longer, up to {max(n for n, _ in long):,}",
                 "Raise `data.max_length`, or set `data.long_rows` to cut (the end is lost), split "
                 "(several sequences, format text alone) or skip (left out and counted).",
             )

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,62 +58,58 @@ class Arrays:
 
 
 class SideWriter:
-    """Writes one side: examples as they come, the packing at the end."""
+    """Writes one side: rows as they come, the packing at the end. 40 bytes an example are held.
+
+    Attributes:
+        target_tokens: in all examples.
+    """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
         self._directory = directory
         self._tokens = (directory / "tokens.bin").open("wb")
         self._targets = (directory / "targets.bin").open("wb")
-        self._rows_file = None
-        self._lengths: list[int] = []
-        self._target_counts: list[int] = []
-        self._rows: list[int] = []
-        self._digests: list[bytes] = []
+        self._kept = None
         self._row_count = 0
+        self._rows, self._lengths, self._target_counts = array("q"), array("q"), array("q")
+        self._digests = bytearray()
+        self.target_tokens = 0
 
-    def add(self, encoded: Encoded) -> None:
-        """Adds an example of the current row, which `end_row` ends."""
-        self._tokens.write(encoded.ids.astype("<i4").tobytes())
-        self._targets.write(encoded.target.tobytes())
-        self._lengths.append(len(encoded.ids))
-        self._target_counts.append(int(np.count_nonzero(encoded.target)))
-        self._rows.append(self._row_count)
-        digest = hashlib.blake2b(encoded.ids.tobytes(), digest_size=8)
-        digest.update(encoded.target.tobytes())
-        self._digests.append(digest.digest())
+    def add_row(self, examples: Sequence[Encoded]) -> None:
+        """Adds the examples of the next row; more than one if the row was split."""
+        for example in examples:
+            ids, target = example.ids.astype("<i4").tobytes(), example.target.tobytes()
+            self._tokens.write(ids)
+            self._targets.write(target)
+            self._rows.append(self._row_count)
+            self._lengths.append(len(example.ids))
+            self._target_counts.append(int(np.count_nonzero(example.target)))
+            self.target_tokens += self._target_counts[-1]
+            self._digests += hashlib.blake2b(ids + target, digest_size=8).digest()
+        self._row_count += 1
 
-    def end_row(self, row: Row, prompt: np.ndarray | None) -> None:
-        """Ends the row whose examples were added.
+    def keep(self, row: Row, prompt: np.ndarray) -> None:
+        """Keeps what tasks that generate need of the row just added.
 
         Args:
-            row: as read.
-            prompt: int32 [T]; if given, row and prompt are kept for tasks that generate. Values
-                that JSON lacks become texts.
+            row: as read; values that JSON lacks become texts.
+            prompt: int32 [T].
         """
-        self._row_count += 1
-        if prompt is None:
-            return
-        if self._rows_file is None:
-            self._rows_file = (self._directory / "rows.jsonl").open("w", encoding="ascii")
+        if self._kept is None:
+            self._kept = (self._directory / "rows.jsonl").open("w", encoding="ascii")
         told = {"file": row.where.file, "line": row.where.line, "fields": row.fields}
-        json.dump(told | {"prompt": prompt.tolist()}, self._rows_file, default=str)
-        self._rows_file.write("\n")
+        json.dump(told | {"prompt": prompt.tolist()}, self._kept, default=str)
+        self._kept.write("\n")
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example."""
+        """int64 [examples]; tokens of each."""
         return np.array(self._lengths, np.int64)
-
-    @property
-    def target_tokens(self) -> int:
-        """Targets in all examples."""
-        return sum(self._target_counts)
 
     @property
     def digests(self) -> np.ndarray:
         """uint64 [examples]; equal for examples with the same ids and targets."""
-        return np.frombuffer(b"".join(self._digests), np.uint64)
+        return np.frombuffer(bytes(self._digests), np.uint64)
 
     def finish(self, packing: Packing) -> None:
         """Writes how the examples are packed, and closes the files."""
@@ -124,13 +121,13 @@ class SideWriter:
             "sequences": packing.offsets,
             "sequence_targets": np.add.reduceat(counts[packing.members], packing.offsets[:-1]),
         }
-        for name, array in arrays.items():
-            array.astype(_TYPES[name]).tofile(self._directory / f"{name}.bin")
+        for name, values in arrays.items():
+            values.astype(_TYPES[name]).tofile(self._directory / f"{name}.bin")
         self.close()
 
     def close(self) -> None:
         """Closes the files, finished or not."""
-        for file in (self._tokens, self._targets, self._rows_file):
+        for file in (self._tokens, self._targets, self._kept):
             if file is not None:
                 file.close()
 
