@@ -59,7 +59,9 @@ def train(
 
     trains = frozenset(session.trainable)
     optimizer = make_optimizer(settings, {name: declared[name] for name in sorted(trains)})
-    state = TrainState(session.trainable, jax.jit(optimizer.init)(session.trainable))
+    # Placed like the weights: otherwise the second step, whose moments are, compiles anew.
+    init = jax.jit(optimizer.init, out_shardings=devices.replicated(mesh))
+    state = TrainState(session.trainable, init(session.trainable))
     checkpoints = Checkpoints(run.checkpoints, keep=settings.checkpoints.keep)
     state, progress = checkpoints.restore(state, say)
     session.trainable = state.trainable
