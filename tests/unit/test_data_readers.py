@@ -174,7 +174,10 @@ def test_json_list_is_read_under_either_name(tmp_path: Path, suffix: str) -> Non
 
 
 def test_json_file_with_an_object_a_line(tmp_path: Path) -> None:
-    assert texts(tmp_path, write(tmp_path, "a.json", '{"text": "a"}\n{"text": "b"}\n')) == ["a", "b"]
+    assert texts(tmp_path, write(tmp_path, "a.json", '{"text": "a"}\n{"text": "b"}\n')) == [
+        "a",
+        "b",
+    ]
 
 
 def test_two_objects_on_a_line_are_counted_in_the_message(tmp_path: Path) -> None:
@@ -236,26 +239,33 @@ def test_bad_line_spoils_itself_alone(tmp_path: Path, line: bytes, kind: str, de
     rows, bad = rows_of(tmp_path, name)
     assert [row.fields["text"] for row in rows] == ["ok", "on"]
     assert [(one.kind, one.where.line) for one in bad] == [(kind, 2)]
-    assert bad[0].detail.replace("(column 14)", "(column 13)").replace(
-        "(column 2)", "(column 1)"
-    ).startswith(detail)
+    assert (
+        bad[0]
+        .detail.replace("(column 14)", "(column 13)")
+        .replace("(column 2)", "(column 1)")
+        .startswith(detail)
+    )
 
 
 def test_bad_element_spoils_itself_alone_and_names_its_line(tmp_path: Path) -> None:
-    name = write(tmp_path, "a.json", b'[{"text": "a"},\n{"text"\n 1},\n{"text": "\xff"}, {"text": "b"}]')
+    name = write(
+        tmp_path, "a.json", b'[{"text": "a"},\n{"text"\n 1},\n{"text": "\xff"}, {"text": "b"}]'
+    )
     rows, bad = rows_of(tmp_path, name)
     assert [row.fields["text"] for row in rows] == ["a", "b"]
     assert [(one.kind, one.where.line) for one in bad] == [("not JSON", 3), ("not UTF-8", 4)]
 
 
 def test_nan_passes_as_a_number(tmp_path: Path) -> None:
-    """Tables written by pandas hold NaN in fields that nobody reads; in a text field it is refused."""
+    """Tables hold NaN in fields that nobody reads; where text belongs it is refused later."""
     rows, bad = rows_of(tmp_path, write(tmp_path, "a.jsonl", '{"text": "a", "score": NaN}'))
     assert bad == []
     assert rows[0].fields["score"] != rows[0].fields["score"]
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), st.text('ab"\\[]{},', max_size=6), max_size=3)))
+@given(
+    st.lists(st.dictionaries(st.text(max_size=3), st.text('ab"\\[]{},', max_size=6), max_size=3))
+)
 def test_json_list_of_anything_is_read_as_json_does(rows: list[dict[str, str]]) -> None:
     content = json.dumps(rows).encode()
     for size in (1, 3, len(content)):
@@ -269,7 +279,7 @@ def test_line_of_60_mb_loads(tmp_path: Path, as_list: bool) -> None:
     """G27."""
     text = ("word \\n " * 8_000_000)[:60_000_000].rstrip("\\")
     line = '{"text": "' + text + '"}'
-    content = f"[{line}, {line[:12]}\"}}]" if as_list else f"{line}\n{line[:12]}\"}}\n"
+    content = f'[{line}, {line[:12]}"}}]' if as_list else f'{line}\n{line[:12]}"}}\n'
     rows, bad = rows_of(tmp_path, write(tmp_path, "a.jsonl", content))
     assert bad == []
     assert [len(row.fields["text"]) for row in rows] == [len(text.replace("\\n", "n")), 2]
@@ -351,7 +361,9 @@ def test_csv_field_longer_than_the_modules_own_limit(tmp_path: Path) -> None:
 
 
 def test_parquet_over_several_row_groups(tmp_path: Path) -> None:
-    table = pa.table({"text": [str(n) for n in range(1000)], "messages": [[{"role": "user"}]] * 1000})
+    table = pa.table(
+        {"text": [str(n) for n in range(1000)], "messages": [[{"role": "user"}]] * 1000}
+    )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=300)
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     for name in ("a.parquet", "b.parquet.gz"):
@@ -374,7 +386,9 @@ def test_parquet_bad_byte_spoils_its_row_alone(tmp_path: Path) -> None:
 def test_parquet_cut_short_says_so(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"] * 1000}), tmp_path / "a.parquet")
     write(tmp_path, "a.parquet", (tmp_path / "a.parquet").read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"a\.parquet: no Parquet file, or damaged; it ends after row 0"):
+    with pytest.raises(
+        UserError, match=r"a\.parquet: no Parquet file, or damaged; it ends after row 0"
+    ):
         rows_of(tmp_path, "a.parquet")
 
 
@@ -408,7 +422,9 @@ def test_cut_gz_ends_after_row(tmp_path: Path, kind: str) -> None:
     content = "text\n" * (kind == "csv") + "".join(lines.format(n) for n in range(5000))
     packed = gzip.compress(content.encode())
     name = write(tmp_path, f"a.{kind}.gz", packed[: len(packed) // 2])
-    with pytest.raises(UserError, match=r"is cut short or damaged; it ends after row [1-9]\d+") as told:
+    with pytest.raises(
+        UserError, match=r"is cut short or damaged; it ends after row [1-9]\d+"
+    ) as told:
         rows_of(tmp_path, name, separator=SEPARATOR)
     assert told.value.exit_code == 2
 

@@ -85,7 +85,9 @@ def test_nothing_found_names_the_nearest(tmp_path: Path, pattern: str, message: 
 
 def test_file_named_twice_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "d/a.jsonl")
-    with pytest.raises(UserError, match=r"d/a\.jsonl is named twice in `files`, .* by 'd/\./a\.jsonl'"):
+    with pytest.raises(
+        UserError, match=r"d/a\.jsonl is named twice in `files`, .* by 'd/\./a\.jsonl'"
+    ):
         found(tmp_path, "d", "d/./a.jsonl")
 
 
@@ -163,7 +165,9 @@ def test_bucket_files_globs_and_folders(tmp_path: Path, remote: dict[str, Any]) 
     assert [str(row.where) for row in rows] == ["gs://b/d/1.jsonl:1", "gs://b/d/2.jsonl:1"]
 
 
-def test_bucket_file_that_is_missing_names_the_nearest(tmp_path: Path, remote: dict[str, Any]) -> None:
+def test_bucket_file_that_is_missing_names_the_nearest(
+    tmp_path: Path, remote: dict[str, Any]
+) -> None:
     put(remote["gs"], "b/d/train.jsonl")
     with pytest.raises(UserError, match=r"no such file; /b/d holds train\.jsonl"):
         found(tmp_path, "gs://b/d/trian.jsonl")
@@ -224,8 +228,14 @@ def test_hub_data_set_falls_back_to_the_converted_branch(
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["en/train.jsonl", "fr/train.jsonl"], r"several kinds of files match the split 'train': .*en"),
-        (["train_sft.parquet", "train_gen.parquet"], "several kinds of files match the split 'train'"),
+        (
+            ["en/train.jsonl", "fr/train.jsonl"],
+            r"several kinds of files match the split 'train': .*en",
+        ),
+        (
+            ["train_sft.parquet", "train_gen.parquet"],
+            "several kinds of files match the split 'train'",
+        ),
         (["test.jsonl"], r"no file holds the split 'train'; it holds \S+/test\.jsonl"),
         (["README.md"], "no file holds the split 'train'; it holds no data files"),
     ],

@@ -208,9 +208,10 @@ class Builder:
         ]
         if long:
             length, where = long[0]
+            longest = max(length for length, _ in long)
             raise UserError(
                 f"{where}: the row has {length:,} tokens, `data.max_length` is {limit:,}; of the "
-                f"{len(chunk):,} rows at hand {len(long):,} are longer, up to {max(n for n, _ in long):,}",
+                f"{len(chunk):,} rows at hand {len(long):,} are longer, up to {longest:,}",
                 "Raise `data.max_length`, or set `data.long_rows` to cut (the end is lost), split "
                 "(several sequences, format text alone) or skip (left out and counted).",
             )

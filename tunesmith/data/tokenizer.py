@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _TURN_ENDS = ("<end_of_turn>", "<turn|>")
 # Longer texts are tokenised in pieces: the library takes some 50 bytes of memory a character and
 # uses one core for one text.
 _PIECE_CHARS = 1 << 18
+_CHARS_AT_ONCE = 1 << 22
 # Places that no token of Gemma's vocabulary lies across: behind a run of newlines, which are added
 # tokens and so split off first, and before a single space between words.
 _SAFE_CUT = re.compile(r"(?<=\n)(?=[^\n\s])|(?<=\w)(?= \w)")
@@ -106,10 +108,9 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [T]; all cores work on it."""
         pieces = [_cut(text) for text in texts]
-        flat = [piece for of_text in pieces for piece in of_text]
-        encodings = iter(self._library.encode_batch_fast(flat, add_special_tokens=False))
-        ids = [[np.array(next(encodings).ids, np.int32) for _ in of_text] for of_text in pieces]
-        return [arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in ids]
+        arrays = self._encode_pieces(itertools.chain.from_iterable(pieces))
+        ids = [[next(arrays) for _ in of_text] for of_text in pieces]
+        return [some[0] if len(some) == 1 else np.concatenate(some) for some in ids]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         """Encodings that know the characters of each token; slower than `encode_batch`."""
@@ -137,6 +138,12 @@ class Tokenizer:
         """The first BOS, EOS or padding token that the text contains, if any."""
         match = self._edge_tokens.search(text)
         return match and match[0]
+
+    def _encode_pieces(self, pieces: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each piece; so many at once that the library's own objects stay few."""
+        for some in _groups(pieces):
+            for encoding in self._library.encode_batch_fast(some, add_special_tokens=False):
+                yield np.array(encoding.ids, np.int32)
 
     def _id_of(self, token: str) -> int:
         id = self._library.token_to_id(token)
@@ -176,3 +183,17 @@ def _cut(text: str) -> list[str]:
         pieces.append(text[begin : cut.start()])
         begin = cut.start()
     return [*pieces, text[begin:]]
+
+
+def _groups(pieces: Iterable[str]) -> Iterator[list[str]]:
+    """The pieces in lists of about _CHARS_AT_ONCE."""
+    group: list[str] = []
+    chars = 0
+    for piece in pieces:
+        group.append(piece)
+        chars += len(piece)
+        if chars >= _CHARS_AT_ONCE:
+            yield group
+            group, chars = [], 0
+    if group:
+        yield group
