@@ -199,7 +199,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from tunesmith.recipe.load import load_recipe
 
     loaded = load_recipe(arguments.recipe, arguments.overrides)
-    inspect(loaded.recipe, loaded.base_dir, rows=arguments.rows, console=Console())
+    inspect(loaded, rows=arguments.rows, console=Console())
 
 
 def _add_export(verbs: argparse._SubParsersAction) -> None:

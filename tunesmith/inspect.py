@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunesmith.data.dataset import PackedDataset, PreparedData, prepare
+from tunesmith.data.dataset import PackedDataset, PreparedData
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.data.types import Encoded
-from tunesmith.recipe.schema import Recipe
+from tunesmith.prepare import prepare_run
+from tunesmith.recipe.load import LoadedRecipe
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 
-def inspect(recipe: Recipe, base_dir: Path, *, rows: int = 3, console: Console) -> PreparedData:
+def inspect(loaded: LoadedRecipe, *, rows: int = 3, console: Console) -> PreparedData:
     """Prepares the data as `train` does and shows rows token by token, counts and warnings.
 
-    Of the model only the directory with its tokenizer is needed; no weights are read.
+    Of the model only the directory with its tokenizer is needed; no weights are loaded.
 
     Args:
-        recipe: what would be trained.
-        base_dir: where relative paths start: the recipe's folder.
+        loaded: the recipe that would be trained.
         rows: how many training examples to show; of evaluation examples one.
         console: where to print; colours mark the targets on a terminal, « » elsewhere.
 
     Raises:
-        UserError: as `prepare`.
+        UserError: model or data cannot be had, or a row is bad.
     """
-    from tunesmith.models.resolve import resolve_model
-
-    model = recipe.model
-    tokenizer = Tokenizer.load(resolve_model(model.source, model.id, model.revision))
+    recipe = loaded.recipe
     with console.status("Reading the data …") as status:
-        data = prepare(recipe, tokenizer, base_dir=base_dir, progress=status.update)
+        prepared = prepare_run(loaded, status.update)
+    data, tokenizer = prepared.data, prepared.tokenizer
     _show_examples(data.train, "train", rows, tokenizer, console)
     if data.eval is not None:
         _show_examples(data.eval, "eval", min(rows, 1), tokenizer, console)
