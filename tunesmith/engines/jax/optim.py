@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from tunesmith.engines.jax.params import Declared, Params
@@ -30,6 +31,11 @@ def make_optimizer(
     )
 
 
+def global_norm(gradients: Params) -> jax.Array:
+    """Euclidean norm of all gradients together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(gradient)) for gradient in gradients.values()))
+
+
 def clip_factor(grad_norm: jax.Array, max_norm: float | None) -> jax.Array | float:
     """What gradients are multiplied by so that their global norm stays within `max_norm`.
 
@@ -37,7 +43,7 @@ def clip_factor(grad_norm: jax.Array, max_norm: float | None) -> jax.Array | flo
     """
     if max_norm is None:
         return 1.0
-    return jax.numpy.minimum(1.0, max_norm / (grad_norm + 1e-6))
+    return jnp.minimum(1.0, max_norm / (grad_norm + 1e-6))
 
 
 def apply_updates(params: Params, updates: optax.Updates, learning_rate: jax.Array) -> Params:

@@ -10,14 +10,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from tunesmith.data.types import Batch
 from tunesmith.engines.jax.devices import DATA_AXIS, place_rows
 from tunesmith.engines.jax.families import gemma3
 from tunesmith.engines.jax.head import cross_entropy_sum
-from tunesmith.engines.jax.optim import apply_updates, clip_factor, make_optimizer
+from tunesmith.engines.jax.optim import (
+    apply_updates,
+    clip_factor,
+    global_norm,
+    make_optimizer,
+)
 from tunesmith.engines.jax.params import Declared, Params
 from tunesmith.models.catalog import ModelConfig
 from tunesmith.recipe.schema import TrainSection
@@ -161,7 +165,7 @@ def make_train_step(
         grads, total, targets = sums(state.trainable, frozen, rows, key)
         count = jnp.maximum(targets, 1).astype(jnp.float32)
         loss = total / count
-        grad_norm = optax.global_norm(grads) / count
+        grad_norm = global_norm(grads) / count
         factor = clip_factor(grad_norm, train.max_grad_norm) / count
 
         def update(state: TrainState) -> TrainState:
