@@ -48,6 +48,37 @@ def test_variants_of_a_text_file_train_the_same(
         assert data.train_stats.rows_read == 20
 
 
+def test_variants_of_real_stories(
+    shared_data: Path, tmp_path: Path, ready: Any, tokenizer: Tokenizer
+) -> None:
+    """G25, G26, G30 on 113 stories; a bad byte stops, or spoils its own story alone."""
+    clean = (shared_data / "tinystories-sample.txt").read_bytes()
+    source = {"format": "text", "separator": SEPARATOR}
+    (tmp_path / "clean.txt").write_bytes(clean)
+    stories = contents(
+        ready(train=source | {"files": ["clean.txt"]}, max_length=1024).train, tokenizer
+    )
+    assert len(stories) == 113
+    assert stories[0].startswith("One day, a little girl named Lily found a needle in her room.")
+    variants = {
+        "bom.txt": b"\xef\xbb\xbf" + clean,
+        "crlf.txt": clean.replace(b"\n", b"\r\n"),
+        "packed.txt.gz": gzip.compress(clean),
+    }
+    for name, content in variants.items():
+        (tmp_path / name).write_bytes(content)
+        data = ready(train=source | {"files": [name]}, max_length=1024)
+        assert contents(data.train, tokenizer) == stories, name
+    (tmp_path / "odd.txt").write_bytes(clean.replace(b". ", b".\xe2\x80\xa9"))
+    odd = contents(ready(train=source | {"files": ["odd.txt"]}, max_length=1024).train, tokenizer)
+    assert [story.replace("\u2029", " ") for story in odd] == stories
+    (tmp_path / "bad.txt").write_bytes(clean.replace(b"Beep", b"Be\xffp", 1))
+    with pytest.raises(UserError, match=r"bad\.txt:7: byte 0xff at offset 765 is not UTF-8"):
+        ready(train=source | {"files": ["bad.txt"]}, max_length=1024)
+    rest = ready(train=source | {"files": ["bad.txt"]}, max_length=1024, bad_rows="skip")
+    assert contents(rest.train, tokenizer) == stories[:1] + stories[2:]
+
+
 def test_shuffled_copy_gives_the_same_examples(
     tmp_path: Path, ready: Any, tokenizer: Tokenizer
 ) -> None:
