@@ -1,8 +1,9 @@
 """Generation in batches with a key-value cache.
 
-Prompts of a batch often begin alike (one system message, one schema, many questions). Their
-common beginning goes through the model once and its keys and values are shared; only what differs
-is computed per prompt. Prompts are sorted so that those which begin alike meet in one batch.
+Prompts often begin alike (one system message, one schema, many questions). Groups of prompts that
+do are prefilled together: their common beginning goes through the model once and its keys and
+values are shared. Several groups then decode as one batch, for a wide batch costs little more than
+a narrow one: each step reads all the weights, however few answers it serves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from tunesmith.recipe.schema import Generation
 
 # Lengths are rounded up to multiples of these, so that few programs are compiled.
 _PREFIX_STEP = 32
+_SUFFIX_STEP = 16
 _SLOT_STEP = 64
+# Prompts prefilled together, at most; fewer than the second do not pay for a program of their own.
+_GROUP_MOST, _GROUP_LEAST = 32, 8
 # Tokens decoded on the device between two looks by the host.
 _STRIDE = 16
 
@@ -44,20 +48,31 @@ def common_prefix(prompts: Sequence[np.ndarray]) -> int:
     return int(np.argmax(differs)) if differs.any() else shortest
 
 
-def group(prompts: Sequence[np.ndarray], batch_size: int) -> list[list[int]]:
-    """Indices of the prompts in batches: sorted, and cut early where the beginning changes."""
+def group(prompts: Sequence[np.ndarray], most: int) -> list[list[int]]:
+    """Indices of the prompts in groups of at most `most`, those that begin alike together."""
     order = sorted(range(len(prompts)), key=lambda i: prompts[i].tolist())
-    batches: list[list[int]] = []
+    runs: list[list[int]] = []
     for index in order:
-        batch = batches[-1] if batches else []
-        if batch and len(batch) < batch_size:
-            before = common_prefix([prompts[batch[0]], prompts[batch[-1]]])
-            after = common_prefix([prompts[batch[0]], prompts[index]])
-            # A shorter common beginning is worth a new batch once this one is fairly full.
-            if 2 * after >= before or 4 * len(batch) < batch_size:
-                batch.append(index)
+        if runs and len(runs[-1]) < most:
+            first, last = prompts[runs[-1][0]], prompts[runs[-1][-1]]
+            alike = common_prefix([first, last, prompts[index]])
+            if 2 * alike >= max(_PREFIX_STEP, common_prefix([first, last])):
+                runs[-1].append(index)
                 continue
-        batches.append([index])
+        runs.append([index])
+    groups = [run for run in runs if len(run) >= _GROUP_LEAST]
+    rest = [index for run in runs if len(run) < _GROUP_LEAST for index in run]
+    return groups + [rest[i : i + most] for i in range(0, len(rest), most)]
+
+
+def batches_of(groups: Sequence[list[int]], batch_size: int) -> list[list[list[int]]]:
+    """The groups in batches of at most `batch_size` prompts."""
+    batches: list[list[list[int]]] = []
+    for members in groups:
+        if batches and sum(map(len, batches[-1])) + len(members) <= batch_size:
+            batches[-1].append(members)
+        else:
+            batches.append([members])
     return batches
 
 
@@ -193,10 +208,11 @@ class Generator:
         """
         self._check(prompts)
         answers: dict[int, Completion] = {}
-        for batch in group(prompts, batch_size):
-            # A short last batch takes the full one's program rather than one of its own.
+        most = min(_GROUP_MOST, batch_size)
+        for batch in batches_of(group(prompts, most), batch_size):
+            # A narrow last batch takes the full one's program rather than one of its own.
             rows = min(batch_size, len(prompts))
-            answers |= self._batch([prompts[i] for i in batch], batch, rows, done)
+            answers |= self._batch(prompts, batch, rows, done)
             if progress:
                 progress(len(answers))
         return [answers[i] for i in range(len(prompts))]
@@ -211,14 +227,20 @@ class Generator:
                 )
 
     def _batch(
-        self, prompts: list[np.ndarray], indices: list[int], rows: int, done: Done | None
+        self,
+        prompts: Sequence[np.ndarray],
+        groups: list[list[int]],
+        rows: int,
+        done: Done | None,
     ) -> dict[int, Completion]:
-        used = len(prompts)
-        prompts = prompts + [prompts[0]] * (rows - used)
-        h, cache, slot = self._prefill(prompts)
-        position = np.array([len(p) for p in prompts], np.int32)
+        """Answers of one batch by the prompts' indices; `rows` is its width with padding."""
+        h, cache, slot = self._prefill([[prompts[i] for i in members] for members in groups], rows)
+        indices = [index for members in groups for index in members]
+        used = len(indices)
+        position = np.ones(rows, np.int32)
+        position[:used] = [len(prompts[i]) for i in indices]
         ended = np.arange(rows) >= used
-        found: list[list[int]] = [[] for _ in prompts]
+        found: list[list[int]] = [[] for _ in indices]
         stops = set(np.asarray(self._stops).tolist())
         made = 0
         while made < self._settings.max_new_tokens and not ended.all():
@@ -254,27 +276,62 @@ class Generator:
             ids = ids[:-1]
         return Completion(np.array(ids, np.int32), ended)
 
-    def _prefill(self, prompts: list[np.ndarray]) -> tuple[jax.Array, Cache, int]:
-        """Run the prompts; hidden states of their last tokens [B, D], cache, next free slot."""
-        shared = common_prefix(prompts) // _PREFIX_STEP * _PREFIX_STEP
-        longest = _round_up(max(len(p) for p in prompts) - shared, 8)
-        slots = _round_up(
-            shared + longest + _round_up(self._settings.max_new_tokens, _STRIDE), _SLOT_STEP
+    def _prefill(self, groups: list[list[np.ndarray]], rows: int) -> tuple[jax.Array, Cache, int]:
+        """Run the prompts of all groups; final hidden states [rows, D], cache, next free slot.
+
+        Every prompt ends at the same slot. A group's shared beginning lies at the front, the rest
+        of its prompts at that end, each padded on the left; slots between stay empty.
+        """
+        shared = [common_prefix(g) // _PREFIX_STEP * _PREFIX_STEP for g in groups]
+        rests = [
+            _round_up(max(map(len, g)) - common, _SUFFIX_STEP)
+            for g, common in zip(groups, shared, strict=True)
+        ]
+        end = max(common + rest for common, rest in zip(shared, rests, strict=True))
+        slots = _round_up(end + _round_up(self._settings.max_new_tokens, _STRIDE), _SLOT_STEP)
+        width = min(_GROUP_MOST, rows)
+        parts = [
+            self._prefill_group(members, common, rest, end, slots, width)
+            for members, common, rest in zip(groups, shared, rests, strict=True)
+        ]
+
+        def join(arrays: list[jax.Array], axis: int) -> jax.Array:
+            pieces = [
+                jax.lax.slice_in_dim(array, 0, len(members), axis=axis)
+                for array, members in zip(arrays, groups, strict=True)
+            ]
+            padding = rows - sum(map(len, groups))
+            if padding:
+                shape = list(pieces[0].shape)
+                shape[axis] = padding
+                pieces.append(jnp.zeros(shape, pieces[0].dtype))
+            return jnp.concatenate(pieces, axis=axis)
+
+        h = join([part[0] for part in parts], 0)
+        caches = [part[1] for part in parts]
+        cache = Cache(
+            join([c.k for c in caches], 1),
+            join([c.v for c in caches], 1),
+            join([c.positions for c in caches], 0),
         )
-        dtype = self._params["layers.attn.q"].dtype
-        cache = gemma3.empty_cache(self._config, 1, shared, dtype)
+        return h, cache, end
+
+    def _prefill_group(
+        self, prompts: list[np.ndarray], shared: int, rest: int, end: int, slots: int, width: int
+    ) -> tuple[jax.Array, Cache]:
+        """Hidden states [width, D] and cache of prompts with `shared` first tokens in common."""
+        cache = gemma3.empty_cache(self._config, 1, shared, self._params["layers.attn.q"].dtype)
         if shared:
             at = jnp.arange(shared, dtype=jnp.int32)[None]
             _, cache = self._run(cache, jnp.asarray(prompts[0][None, :shared]), at, 0)
-        cache = _spread(len(prompts), slots, cache)
-        tokens = np.zeros((len(prompts), longest), np.int32)
-        positions = np.full((len(prompts), longest), -1, np.int32)
+        cache = _spread(width, slots, cache)
+        tokens = np.zeros((width, rest), np.int32)
+        positions = np.full((width, rest), -1, np.int32)
         for row, prompt in enumerate(prompts):
-            rest = prompt[shared:]
-            tokens[row, longest - len(rest) :] = rest
-            positions[row, longest - len(rest) :] = np.arange(shared, len(prompt))
-        h, cache = self._run(cache, jnp.asarray(tokens), jnp.asarray(positions), shared)
-        return h, cache, shared + longest
+            tail = prompt[shared:]
+            tokens[row, rest - len(tail) :] = tail
+            positions[row, rest - len(tail) :] = np.arange(shared, len(prompt))
+        return self._run(cache, jnp.asarray(tokens), jnp.asarray(positions), end - rest)
 
     def _run(
         self, cache: Cache, tokens: jax.Array, positions: jax.Array, slot: int
