@@ -59,10 +59,10 @@ def _transformers_reader(claim: dict[str, Any]) -> tuple[Logits, Greedy]:
     import torch
     import transformers
 
-    loaded: Any
-    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+    answer: Any = transformers.AutoModelForCausalLM.from_pretrained(
         claim["model"], dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
+    loaded, info = answer
     wrong = {kind: sorted(info[kind]) for kind in ("missing_keys", "unexpected_keys") if info[kind]}
     if wrong:
         raise SystemExit(f"transformers finds wrong keys in {claim['model']}: {wrong}")

@@ -54,7 +54,7 @@ def make_mesh(recipe: Recipe) -> Mesh:
         if getattr(parallel, axis) > 1:
             raise UserError(
                 f"the JAX engine does not offer parallel.{axis} above 1 yet",
-                "Leave it out: every device then holds the weights and takes its share of the rows.",
+                "Leave it out: every device then holds the weights and takes a share of the rows.",
             )
     if parallel.data not in (None, devices):
         raise UserError(

@@ -129,8 +129,7 @@ def make_train_step(
         key = jax.random.fold_in(key, jax.lax.axis_index(DATA_AXIS))
 
         def micro(carry: tuple, xs: tuple) -> tuple[tuple, None]:
-            grads, total = carry
-            micro_rows, index = xs
+            (grads, total), (micro_rows, index) = carry, xs
             micro_key = jax.random.fold_in(key, index) if dropout else None
 
             def loss(tree: Params) -> jax.Array:
