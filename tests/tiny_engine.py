@@ -16,6 +16,7 @@ from tunesmith.engines.jax.optim import make_optimizer
 from tunesmith.engines.jax.params import Params
 from tunesmith.engines.jax.session import JaxSession, open_trainer
 from tunesmith.engines.jax.step import (
+    Rows,
     StepResult,
     TrainState,
     cast_matrices,
@@ -81,51 +82,67 @@ def batch_of(*sequences: Sequence[np.ndarray], length: int, prompt: int = 1) -> 
     return Batch(tokens, np.where(mask, targets, 0), mask, segment_ids, positions)
 
 
-def loss_and_gradients(session: JaxSession, batch: Batch) -> tuple[float, dict[str, np.ndarray]]:
+class Gradients:
     """Summed loss of a batch and its gradients by stacked name, from the step's own loss."""
-    rows = jax.tree.map(lambda a: a[0], place_batch(session.program.mesh, batch))
 
-    @jax.jit
-    def both(trainable: Params) -> tuple[jax.Array, Params]:
-        def loss(tree: Params) -> jax.Array:
-            params = cast_matrices(
-                session.frozen | tree, session.declared, session.program.compute_dtype
-            )
-            return loss_sum(session.program, params, rows, None, "embed" in trainable)
+    def __init__(self, session: JaxSession) -> None:
+        self._session = session
+        program, embed_trains = session.program, "embed" in session.trainable
 
-        return jax.value_and_grad(loss)(trainable)
+        @jax.jit
+        def both(trainable: Params, rows: Rows) -> tuple[jax.Array, Params]:
+            def loss(tree: Params) -> jax.Array:
+                params = cast_matrices(
+                    session.frozen | tree, session.declared, program.compute_dtype
+                )
+                return loss_sum(program, params, rows, None, embed_trains)
 
-    total, gradients = both(session.trainable)
-    return float(total), {name: np.asarray(gradient) for name, gradient in gradients.items()}
+            return jax.value_and_grad(loss)(trainable)
+
+        self._both = both
+
+    def __call__(self, batch: Batch) -> tuple[float, dict[str, np.ndarray]]:
+        rows = jax.tree.map(lambda a: a[0], place_batch(self._session.program.mesh, batch))
+        total, gradients = self._both(self._session.trainable, rows)
+        return float(total), {name: np.asarray(gradient) for name, gradient in gradients.items()}
 
 
 class Stepper:
-    """A compiled step and the state that it moves on."""
+    """Optimizer steps, compiled once for each shape: a second program would be an error."""
 
     def __init__(self, session: JaxSession, recipe: Recipe) -> None:
         self.session, self.recipe = session, recipe
         mesh, trains = session.program.mesh, frozenset(session.trainable)
         optimizer = make_optimizer(recipe.train, {n: session.declared[n] for n in sorted(trains)})
-        init = jax.jit(optimizer.init, out_shardings=devices.replicated(mesh))
-        self.function = make_train_step(session.program, recipe.train, session.declared, trains)
-        # Copied, for a step takes its input's memory and the session may be needed again.
-        weights = {name: jnp.copy(array) for name, array in session.trainable.items()}
-        self.state = TrainState(weights, init(weights))
+        self._init = jax.jit(optimizer.init, out_shardings=devices.replicated(mesh))
+        self._step = make_train_step(session.program, recipe.train, session.declared, trains)
+        self._programs: dict[tuple[int, ...], Any] = {}
         self._key = jax.device_put(jax.random.key(0), devices.replicated(mesh))
-        self._count = 0
+        self.restart()
 
-    def arguments(self, batch: Batch, rate: float | None = None, micro: int = 1) -> tuple:
-        """What the compiled step is called with."""
-        rows = place_batch(self.session.program.mesh, batch, micro)
-        rate = self.recipe.train.learning_rate if rate is None else rate
-        key = jax.random.fold_in(self._key, self._count)
-        return self.state, self.session.frozen, rows, jnp.float32(rate), key
+    def restart(self) -> None:
+        """Go back to the session's weights."""
+        # Copied, for a step takes its input's memory.
+        weights = {name: jnp.copy(array) for name, array in self.session.trainable.items()}
+        self.state = TrainState(weights, self._init(weights))
+        self._count = 0
 
     def __call__(self, batch: Batch, *, rate: float | None = None, micro: int = 1) -> StepResult:
         """Take a step; `micro` passes accumulate its gradients."""
-        self.state, result = self.function(*self.arguments(batch, rate, micro))
+        rows = place_batch(self.session.program.mesh, batch, micro)
+        rate = self.recipe.train.learning_rate if rate is None else rate
+        key = jax.random.fold_in(self._key, self._count)
+        arguments = (self.state, self.session.frozen, rows, jnp.float32(rate), key)
+        shape = rows.tokens.shape
+        if shape not in self._programs:
+            self._programs[shape] = self._step.lower(*arguments).compile()
+        self.state, result = self._programs[shape](*arguments)
         self._count += 1
         return result
+
+    def programs(self) -> list[str]:
+        """What was compiled, as text."""
+        return [program.as_text() for program in self._programs.values()]
 
     def weights(self) -> dict[str, np.ndarray]:
         """The trained weights, on the host."""

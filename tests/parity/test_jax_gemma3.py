@@ -10,10 +10,10 @@ import pytest
 
 from tests.tiny import write_tiny_gemma3
 from tests.tiny_engine import (
+    Gradients,
     Stepper,
     batch_of,
     largest_gap,
-    loss_and_gradients,
     open_tiny,
     tiny_recipe,
     unstacked,
@@ -86,7 +86,7 @@ def test_logits_and_first_gradients_equal_transformers(variant: str, tmp_path: P
     np.testing.assert_allclose(session.logits(ids), expected, atol=2e-5, rtol=0)
 
     batch = some_batch(rng)
-    loss, gradients = loss_and_gradients(session, batch)
+    loss, gradients = Gradients(session)(batch)
     theirs = transformers_loss(model, batch)
     theirs.backward()
     assert loss == pytest.approx(theirs.item(), rel=1e-6)

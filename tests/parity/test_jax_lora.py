@@ -10,7 +10,7 @@ import pytest
 
 from tests.parity.test_jax_gemma3 import some_batch, transformers_loss, transformers_model
 from tests.tiny import write_tiny_gemma3
-from tests.tiny_engine import largest_gap, loss_and_gradients, open_tiny, words
+from tests.tiny_engine import Gradients, largest_gap, open_tiny, words
 from tunesmith.engines.jax.export import unstack_adapter
 from tunesmith.engines.jax.session import JaxSession
 from tunesmith.models.adapter import adapter_key
@@ -69,7 +69,7 @@ def test_logits_and_gradients_equal_pefts(prefix: str, tmp_path: Path) -> None:
     assert np.abs(theirs - base).max() > 0.5
 
     batch = some_batch(np.random.default_rng(6))
-    loss, gradients = loss_and_gradients(session, batch)
+    loss, gradients = Gradients(session)(batch)
     their_loss = transformers_loss(model, batch)
     their_loss.backward()
     assert loss == pytest.approx(their_loss.item(), rel=1e-6)
