@@ -46,6 +46,10 @@ def _like(tree: Any) -> Any:
     return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
 
 
+def _unreadable(step: int, error: Exception) -> str:
+    return f"the checkpoint of step {step} cannot be read ({type(error).__name__})"
+
+
 class Checkpoints:
     """The checkpoints of one run. Saving goes on in the background; `close` waits for it."""
 
@@ -75,14 +79,18 @@ class Checkpoints:
         )
 
     def restore(self, state: TrainState, say: Say) -> tuple[TrainState, Progress]:
-        """The newest readable checkpoint, or what was given where there is none.
+        """The newest readable checkpoint, or what was given where there is none at all.
 
-        A damaged one is named and the one before is taken.
+        A damaged one is named and removed, and the one before is taken.
 
         Args:
             state: gives shapes, types and placement.
             say: told about damaged checkpoints.
+
+        Raises:
+            UserError: there are checkpoints, but none can be read.
         """
+        damaged = []
         for step in sorted(self._state.all_steps(), reverse=True):
             try:
                 saved = self._state.restore(
@@ -93,12 +101,17 @@ class Checkpoints:
                     ),
                 )
             except Exception as error:  # Orbax raises many kinds for damaged files
-                say(
-                    f"the checkpoint of step {step} cannot be read ({type(error).__name__}); "
-                    "trying the one before"
-                )
+                say(f"{_unreadable(step, error)}; trying the one before")
+                damaged.append(step)
                 continue
+            for later in damaged:  # Orbax saves no step that is not above all that are there
+                self._state.delete(later)
             return TrainState(**saved["state"]), Progress(**saved["progress"])
+        if damaged:
+            raise UserError(
+                f"none of the checkpoints in {self._directory} can be read",
+                "Delete that folder to train from the start, or restore it from a copy.",
+            )
         return state, Progress()
 
     def restore_weights(self, trainable: Params, say: Say) -> tuple[Params, int]:
@@ -107,14 +120,16 @@ class Checkpoints:
         Raises:
             UserError: none can be read as these weights.
         """
-        for manager, item in ((self._best, "trainable"), (self._state, "state")):
-            step = manager.latest_step()
-            if step is None:
-                continue
+        newest_first = [
+            (manager, item, step)
+            for manager, item in ((self._best, "trainable"), (self._state, "state"))
+            for step in sorted(manager.all_steps(), reverse=True)
+        ]
+        for manager, item, step in newest_first:
             try:
                 saved = manager.restore(step)[item]
             except Exception as error:  # Orbax raises many kinds for damaged files
-                say(f"the checkpoint of step {step} cannot be read ({type(error).__name__})")
+                say(_unreadable(step, error))
                 continue
             weights = saved if item == "trainable" else saved["trainable"]
             found = {name: array.shape for name, array in weights.items()}
