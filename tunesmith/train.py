@@ -58,12 +58,12 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
     log = MetricsLog(run.metrics, writes=writes)
     try:
         result = engine.train(session, recipe, prepared.data, run, log, say)
+        after = _after(session, run, recipe, prepared, writes, say)
     except Diverged:
         if writes:
             summary = _summary(manifest, recipe, "diverged", before, engine=engine)
             write_json(run.summary, summary | {"seconds": time.perf_counter() - begun})
         raise
-    after = _after(session, run, recipe, prepared, writes, say)
     exported = None
     if recipe.run.export != "none" and writes:
         exported = export(

@@ -54,8 +54,6 @@ def train(
     hosts, host = jax.process_count(), jax.process_index()
     micro_batches = devices.check_batch(recipe, hosts=hosts, devices=mesh.size)
     steps = total_steps(recipe, data)
-    if steps == 0:
-        raise Diverged("there is nothing to train on: no batch has a target token")
 
     trains = frozenset(session.trainable)
     optimizer = make_optimizer(settings, {name: declared[name] for name in sorted(trains)})
@@ -121,6 +119,11 @@ def train(
         if evaluates and evaluated is not None:
             measured = session.loss(evaluated, batch_size=recipe.eval.batch_size)
             log.append(Line("eval", step, measured.mean, target_tokens=measured.target_tokens))
+            if not math.isfinite(measured.total):  # the step was finite, but not what it left
+                raise Diverged(
+                    f"step {step}: the evaluation loss is {measured.mean}; nothing of it is saved",
+                    "Lower train.learning_rate, or set train.max_grad_norm.",
+                )
             better = best_loss is None or measured.mean < best_loss
             say(f"step {step}: evaluation loss {measured.mean:.4f}{' (best so far)' * better}")
             if better:
