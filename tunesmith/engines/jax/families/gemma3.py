@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tunesmith.engines.jax.attention import attention, packed_masks
+from tunesmith.engines.jax.attention import attention, causal_attention, packed_masks
 from tunesmith.engines.jax.layers import decoder_layer, rms_norm, rope_angles
 from tunesmith.engines.jax.lora import make_linear
 from tunesmith.engines.jax.params import STACK, Params
@@ -97,16 +97,13 @@ def hidden_states(
     cos, sin = _rope_tables(config, positions_BT.reshape(-1))
     score_scale = config.query_pre_attn_scalar**-0.5
 
-    # Scores are the largest activation; recomputing them costs little and keeps memory linear in T.
-    core = jax.checkpoint(lambda q, k, v, mask: attention(q, k, v, mask, score_scale))
-
     def layer(x_ND: jax.Array, xs: tuple) -> tuple[jax.Array, None]:
         weights, full, index = xs
         which = full.astype(jnp.int32)
 
         def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
             split = [a.reshape(b, t, *a.shape[1:]) for a in (q, k, v)]
-            return core(*split, masks[which]).reshape(b * t, -1)
+            return causal_attention(*split, masks[which], score_scale).reshape(b * t, -1)
 
         layer_key = None if key is None else jax.random.fold_in(key, index)
         linear = make_linear(weights, weights, adapters.scale, adapters.dropout, layer_key)
