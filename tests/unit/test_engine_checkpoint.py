@@ -81,11 +81,11 @@ def lose_progress(step: Path) -> None:
     shutil.rmtree(step / "progress")
 
 
-def lose_state(step: Path) -> None:
-    shutil.rmtree(step / "state")
+def lose_moments(step: Path) -> None:
+    shutil.rmtree(step / "optimizer")
 
 
-@pytest.mark.parametrize("damage", [cut_the_largest, empty_all, lose_progress, lose_state])
+@pytest.mark.parametrize("damage", [cut_the_largest, empty_all, lose_progress, lose_moments])
 def test_a_damaged_one_is_named_and_the_one_before_taken(
     three: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -138,44 +138,81 @@ def test_the_best_stays_when_newer_ones_come(three: Path) -> None:
     assert [path.name for path in (three / "best").iterdir()] == ["7"]
 
 
-def test_a_fork_takes_the_best_weights(three: Path) -> None:
+def take_weights(
+    directory: Path, like: TrainState | None = None, *, use_best: bool = True
+) -> tuple[float, int, list[str]]:
+    """The value of all weights taken, the step they are of, and what was said."""
     lines, say = collect()
-    checkpoints = Checkpoints(three, keep=2)
-    weights, step = checkpoints.restore_weights(state_of(0.0).trainable, say)
-    assert step == 1
-    np.testing.assert_array_equal(weights["embed"], state_of(1.0).trainable["embed"])
+    checkpoints = Checkpoints(directory, keep=2)
+    like = like or state_of(0.0)
+    weights, step = checkpoints.restore_weights(like.trainable, say, use_best=use_best)
+    checkpoints.close()
+    (value,) = np.unique(weights["embed"])
+    assert weights["embed"].sharding == like.trainable["embed"].sharding
+    return float(value), step, lines
+
+
+def test_weights_alone_are_the_best_or_the_newest(three: Path) -> None:
+    assert take_weights(three) == (1.0, 1, [])
+    assert take_weights(three, use_best=False) == (3.0, 3, [])
     shutil.rmtree(three / "best" / "1")
-    checkpoints.close()
-    checkpoints = Checkpoints(three, keep=2)
-    weights, step = checkpoints.restore_weights(state_of(0.0).trainable, say)
-    assert step == 3
-    np.testing.assert_array_equal(weights["embed"], state_of(3.0).trainable["embed"])
-    assert lines == []
-    checkpoints.close()
+    assert take_weights(three) == (3.0, 3, [])
 
 
-def test_a_fork_passes_over_damaged_ones(three: Path) -> None:
+def test_weights_alone_pass_over_damaged_ones(three: Path) -> None:
     empty_all(three / "best" / "1")
-    cut_the_largest(three / "state" / "3")
-    lines, say = collect()
-    checkpoints = Checkpoints(three, keep=2)
-    weights, step = checkpoints.restore_weights(state_of(0.0).trainable, say)
-    checkpoints.close()
-    assert step == 2
-    np.testing.assert_array_equal(weights["embed"], state_of(2.0).trainable["embed"])
-    assert len(lines) == 2
+    cut_the_largest(three / "state" / "3" / "trainable")
+    value, step, lines = take_weights(three)
+    assert (value, step) == (2.0, 2)
+    assert [line.split(" cannot")[0] for line in lines] == [
+        "the checkpoint of step 1",
+        "the checkpoint of step 3",
+    ]
 
 
-def test_other_weights_are_refused(three: Path) -> None:
-    checkpoints = Checkpoints(three, keep=2)
-    other = {"embed": state_of(0.0).trainable["embed"]}
+def narrower(state: TrainState) -> TrainState:
+    return state._replace(trainable=state.trainable | {"embed": state.trainable["embed"][:, 1:]})
+
+
+def fewer(state: TrainState) -> TrainState:
+    return state._replace(trainable={"embed": state.trainable["embed"]})
+
+
+def more(state: TrainState) -> TrainState:
+    return state._replace(trainable=state.trainable | {"other": state.trainable["norm"]})
+
+
+@pytest.mark.parametrize("change", [narrower, fewer, more])
+@pytest.mark.parametrize("use_best", [True, False])
+def test_other_weights_are_refused(
+    three: Path, change: Callable[[TrainState], TrainState], use_best: bool
+) -> None:
     with pytest.raises(UserError, match="holds other weights than this recipe trains"):
-        checkpoints.restore_weights(other, lambda line: None)
-    checkpoints.close()
+        take_weights(three, change(state_of(0.0)), use_best=use_best)
 
 
 def test_no_weights_to_take(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     with pytest.raises(UserError, match="holds no readable checkpoint"):
-        checkpoints.restore_weights(state_of(0.0).trainable, lambda line: None)
-    checkpoints.close()
+        take_weights(tmp_path / "checkpoints")
+
+
+SAVE_ON_FOUR_DEVICES = """
+from pathlib import Path
+from tests.unit.test_engine_checkpoint import Checkpoints, Progress, state_of
+checkpoints = Checkpoints(Path({directory!r}), keep=2)
+checkpoints.save_best(state_of(1.0).trainable, 1)
+checkpoints.save(state_of(2.0), Progress(2))
+checkpoints.close()
+"""
+
+
+def test_devices_may_be_others_than_when_it_was_saved(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """A run goes on, and is exported, on a machine with another number of devices."""
+    run_python(SAVE_ON_FOUR_DEVICES.format(directory=str(tmp_path)), devices=4)
+    state, progress, lines = restore(tmp_path)
+    assert_state(state, 2.0)
+    assert (progress, lines) == (Progress(2), [])
+    assert take_weights(tmp_path) == (1.0, 1, [])
+    assert take_weights(tmp_path, use_best=False) == (2.0, 2, [])

@@ -8,7 +8,6 @@ A checkpoint holds only what trains: with LoRA the adapters, never the frozen ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,21 @@ class Progress:
     seconds: float = 0.0
 
 
-def _like(tree: Any) -> Any:
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
+def _as(tree: Any) -> ocp.args.StandardRestore:
+    """Restore into the shapes, types and placement of these arrays, whoever saved them."""
+    return ocp.args.StandardRestore(
+        jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), tree)
+    )
+
+
+def _restore_weights(manager: ocp.CheckpointManager, trainable: Params, step: int) -> Params:
+    saved = manager.item_metadata(step)["trainable"]
+    if {name: a.shape for name, a in saved.items()} != {n: a.shape for n, a in trainable.items()}:
+        raise UserError(
+            f"{manager.directory}/{step} holds other weights than this recipe trains",
+            "Keep the model, train.method, lora.r and lora.targets as they were.",
+        )
+    return manager.restore(step, args=ocp.args.Composite(trainable=_as(trainable)))["trainable"]
 
 
 def _unreadable(step: int, error: Exception) -> str:
@@ -56,10 +68,18 @@ class Checkpoints:
     def __init__(self, directory: Path, *, keep: int) -> None:
         self._directory = path = directory.absolute()
         self._state = ocp.CheckpointManager(
-            path / "state", options=ocp.CheckpointManagerOptions(max_to_keep=keep)
+            path / "state",
+            options=ocp.CheckpointManagerOptions(max_to_keep=keep),
+            item_handlers={
+                "trainable": ocp.StandardCheckpointHandler(),
+                "optimizer": ocp.StandardCheckpointHandler(),
+                "progress": ocp.JsonCheckpointHandler(),
+            },
         )
         self._best = ocp.CheckpointManager(
-            path / "best", options=ocp.CheckpointManagerOptions(max_to_keep=1)
+            path / "best",
+            options=ocp.CheckpointManagerOptions(max_to_keep=1),
+            item_handlers={"trainable": ocp.StandardCheckpointHandler()},
         )
 
     def save(self, state: TrainState, progress: Progress) -> None:
@@ -67,16 +87,15 @@ class Checkpoints:
         self._state.save(
             progress.step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state._asdict()),
+                trainable=ocp.args.StandardSave(state.trainable),
+                optimizer=ocp.args.StandardSave(state.optimizer),
                 progress=ocp.args.JsonSave(asdict(progress)),
             ),
         )
 
     def save_best(self, trainable: Params, step: int) -> None:
         """Keep the weights that evaluated best so far."""
-        self._best.save(
-            step, args=ocp.args.Composite(trainable=ocp.args.StandardSave(dict(trainable)))
-        )
+        self._best.save(step, args=ocp.args.Composite(trainable=ocp.args.StandardSave(trainable)))
 
     def restore(self, state: TrainState, say: Say) -> tuple[TrainState, Progress]:
         """The newest readable checkpoint, or what was given where there is none at all.
@@ -96,7 +115,8 @@ class Checkpoints:
                 saved = self._state.restore(
                     step,
                     args=ocp.args.Composite(
-                        state=ocp.args.StandardRestore(_like(state._asdict())),
+                        trainable=_as(state.trainable),
+                        optimizer=_as(state.optimizer),
                         progress=ocp.args.JsonRestore(),
                     ),
                 )
@@ -106,7 +126,8 @@ class Checkpoints:
                 continue
             for later in damaged:  # Orbax saves no step that is not above all that are there
                 self._state.delete(later)
-            return TrainState(**saved["state"]), Progress(**saved["progress"])
+            progress = Progress(**saved["progress"])
+            return TrainState(saved["trainable"], saved["optimizer"]), progress
         if damaged:
             raise UserError(
                 f"none of the checkpoints in {self._directory} can be read",
@@ -114,42 +135,33 @@ class Checkpoints:
             )
         return state, Progress()
 
-    def restore_weights(self, trainable: Params, say: Say) -> tuple[Params, int]:
-        """The weights alone of the best checkpoint, else the newest; and its step.
+    def restore_weights(
+        self, trainable: Params, say: Say, *, use_best: bool = True
+    ) -> tuple[Params, int]:
+        """The weights alone of the newest checkpoint, or of the best one; and its step.
+
+        Args:
+            trainable: gives shapes, types and placement.
+            say: told about checkpoints that cannot be read.
+            use_best: take the best one if there is one.
 
         Raises:
-            UserError: none can be read as these weights.
+            UserError: none can be read, or it holds other weights than these.
         """
-        newest_first = [
-            (manager, item, step)
-            for manager, item in ((self._best, "trainable"), (self._state, "state"))
-            for step in sorted(manager.all_steps(), reverse=True)
-        ]
-        for manager, item, step in newest_first:
-            try:
-                saved = manager.restore(step)[item]
-            except Exception as error:  # Orbax raises many kinds for damaged files
-                say(_unreadable(step, error))
-                continue
-            weights = saved if item == "trainable" else saved["trainable"]
-            found = {name: array.shape for name, array in weights.items()}
-            if found != {name: array.shape for name, array in trainable.items()}:
-                raise UserError(
-                    f"{self._directory} holds other weights than this recipe trains",
-                    "Keep `train.method`, `lora.r`, `lora.targets` and the model as they were.",
-                )
-            placed = {n: jax.device_put(weights[n], a.sharding) for n, a in trainable.items()}
-            return placed, step
+        for manager in (self._best, self._state) if use_best else (self._state,):
+            for step in sorted(manager.all_steps(), reverse=True):
+                try:
+                    return _restore_weights(manager, trainable, step), step
+                except UserError:
+                    raise
+                except Exception as error:  # Orbax raises many kinds for damaged files
+                    say(_unreadable(step, error))
         raise UserError(f"{self._directory} holds no readable checkpoint")
 
     def restore_best(self, trainable: Params, step: int) -> Params:
         """The weights saved as best at `step`."""
         self._best.wait_until_finished()
-        saved: Mapping[str, Any] = self._best.restore(
-            step,
-            args=ocp.args.Composite(trainable=ocp.args.StandardRestore(_like(dict(trainable)))),
-        )
-        return saved["trainable"]
+        return _restore_weights(self._best, trainable, step)
 
     def close(self) -> None:
         """Wait until all is on disk."""
