@@ -112,7 +112,8 @@ def evaluate_model(
         say: told what goes on.
 
     Raises:
-        UserError: bad input, overrides with a run folder, or a run without an export.
+        UserError: bad input, overrides with a run folder, a run without an export, or a recipe
+            without evaluation rows.
     """
     path, adapter_dir = Path(recipe_or_run), None
     if is_run(path):
@@ -125,6 +126,11 @@ def evaluate_model(
     else:
         loaded = load_recipe(recipe_or_run, overrides)
     recipe = loaded.recipe
+    if recipe.data.eval is None and recipe.data.holdout is None:
+        raise UserError(
+            "there is nothing to measure on: the recipe has neither data.eval nor data.holdout",
+            "Give one of them, e.g. with --set data.holdout.rows=100.",
+        )
     engine = load_engine(recipe.engine)
     engine.start()
     prepared = prepare_run(loaded, say, model_dir=model_dir and check_model_dir(model_dir))

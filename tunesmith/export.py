@@ -92,6 +92,8 @@ def export(
         say(f"writing {out_dir}")
         session.export(aside, kind=kind, dtype=dtype)
         _carry(model_dir, aside, kind, data)
+        if kind == "merged" and dtype != "base":
+            _name_dtype(aside / "config.json", dtype)
         say("proving that the written model is the trained one")
         proven = _prove(session, recipe, model_dir, data, tokenizer, aside)
         aside.chmod(0o755)
@@ -110,7 +112,7 @@ def export(
 def export_run(
     path: Path, out_dir: Path, *, kind: str | None, dtype: str | None, say: Say
 ) -> Export:
-    """Export a run again: its best checkpoint's weights, else its newest's.
+    """Export a run again, or one that has not ended.
 
     Args:
         path: run folder.
@@ -119,16 +121,13 @@ def export_run(
         say: told what goes on.
 
     Raises:
-        UserError: as `export`, or the run has no checkpoint.
+        UserError: as `export`, the run has no checkpoint, or `kind` does not fit it.
     """
     if out_dir.exists():
         raise UserError(f"{out_dir} exists already", "Name a new directory.")
-    loaded = load_run(path)
-    values = loaded.recipe.model_dump()
-    values["run"] |= {"export": kind or loaded.recipe.run.export} | (
-        {"export_dtype": dtype} if dtype else {}
-    )
-    recipe = Recipe.model_validate(values)
+    wanted = {"run.export": kind, "run.export_dtype": dtype}
+    loaded = load_run(path, [f"{field}={value}" for field, value in wanted.items() if value])
+    recipe = loaded.recipe
     if recipe.run.export == "none":
         raise UserError(
             "the recipe exports nothing", "Say what to write: --kind merged or adapter."
@@ -137,7 +136,7 @@ def export_run(
     engine.start()
     prepared = prepare_run(loaded, say)
     session = engine.open_trainer(recipe, prepared.model_dir)
-    session.take_weights(RunDir(path), say)
+    session.take_weights(RunDir(path), say, use_best=recipe.run.use_best)
     return export(
         session, recipe, prepared.model_dir, prepared.data, prepared.tokenizer, out_dir, say
     )
@@ -151,6 +150,16 @@ def _carry(model_dir: Path, out_dir: Path, kind: str, data: PreparedData) -> Non
             shutil.copyfile(source, out_dir / name)
     if data.template is not None:
         (out_dir / _TEMPLATE).write_text(data.template.source, encoding="utf-8")
+
+
+def _name_dtype(path: Path, dtype: str) -> None:
+    """Have config.json say which type the weights have: loaders convert them to what it says."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for section in (config, config.get("text_config", {})):
+        for name in ("dtype", "torch_dtype"):  # transformers 5's, and what it was before
+            if name in section:
+                section[name] = dtype
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _prove(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from tunesmith.data.dataset import PreparedData, prepare
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.engines.contract import Say
 from tunesmith.errors import UserError
+from tunesmith.models.gguf import origin_note
 from tunesmith.models.resolve import resolve_model
 from tunesmith.recipe.load import LoadedRecipe, load_recipe
 from tunesmith.recipe.schema import Recipe
@@ -37,6 +38,8 @@ def prepare_run(loaded: LoadedRecipe, say: Say, *, model_dir: Path | None = None
         UserError: one of them cannot be had.
     """
     model_dir = model_dir or resolve_recipe_model(loaded, say)
+    if note := origin_note(model_dir):
+        say(note)
     tokenizer = Tokenizer.load(model_dir)
     data = prepare(loaded.recipe, tokenizer, base_dir=loaded.base_dir, progress=say)
     return Prepared(model_dir, tokenizer, data)
@@ -75,11 +78,11 @@ def is_run(path: Path) -> bool:
     return run.recipe.exists() and run.manifest.exists()
 
 
-def load_run(path: Path) -> LoadedRecipe:
+def load_run(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """The recipe of a run folder, its relative paths starting where they did for the run.
 
     Raises:
-        UserError: the folder is not a run's.
+        UserError: the folder is not a run's, or the overrides do not fit its recipe.
     """
     if not is_run(path):
         raise UserError(
@@ -87,7 +90,7 @@ def load_run(path: Path) -> LoadedRecipe:
             "`tunesmith train RECIPE` makes one.",
         )
     run = RunDir(path)
-    loaded = load_recipe(run.recipe)
+    loaded = load_recipe(run.recipe, overrides)
     base_dir = Path(read_json(run.manifest)["base_dir"])
     return LoadedRecipe(loaded.recipe, base_dir, loaded.path, loaded.text)
 

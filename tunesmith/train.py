@@ -10,6 +10,7 @@ from tunesmith.engines.contract import Engine, Say, Session, TrainResult, load_e
 from tunesmith.errors import Diverged, UserError
 from tunesmith.evaluate import Evaluation, answer_prompts, evaluate
 from tunesmith.export import Export, export
+from tunesmith.models.gguf import origin_note
 from tunesmith.prepare import Prepared, prepare_run, run_dir
 from tunesmith.recipe.load import LoadedRecipe, diff_recipes, dump_recipe, load_recipe
 from tunesmith.recipe.schema import Recipe
@@ -52,7 +53,7 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
     say("loading the model")
     session = engine.open_trainer(recipe, prepared.model_dir)
     if source and not run.checkpoints.exists():
-        session.take_weights(source, say)
+        session.take_weights(source, say, use_best=recipe.run.use_best)
     before = _before(session, run, recipe, prepared, writes, say)
 
     log = MetricsLog(run.metrics, writes=writes)
@@ -122,6 +123,7 @@ def _open_run(
         data_fingerprint=fingerprint, seed=recipe.train.seed, model=str(prepared.model_dir)
     )
     manifest["base_dir"] = str(loaded.base_dir)
+    manifest["model_origin"] = origin_note(prepared.model_dir)
     manifest["data"] = {"train": prepared.data.train_stats.to_json()}
     if prepared.data.eval_stats is not None:
         manifest["data"]["eval"] = prepared.data.eval_stats.to_json()

@@ -178,7 +178,7 @@ def test_a_fork_takes_the_weights_along(
     changes = ["--set", "train.max_steps=1", "--set", "run.export=none"]
     assert tunesmith("train", recipe, *changes, "--fork", new) == 0
     out = capsys.readouterr().out
-    assert f"starts from the weights of {overfit} after step 40" in out
+    assert f"takes the weights of {overfit} after step 40" in out
     assert "WARNING" not in out  # G15's warning is for models that guess
     summary = read_summary(new)
     assert summary["before"]["loss"] == pytest.approx(read_summary(overfit)["after"]["loss"])

@@ -111,8 +111,8 @@ class Session(Protocol):
         """Write the weights of an export, `merged` or `adapter`, into an empty directory."""
         ...
 
-    def take_weights(self, run: RunDir, say: Say) -> None:
-        """Take the trained weights of another run's newest checkpoint, without its optimizer."""
+    def take_weights(self, run: RunDir, say: Say, *, use_best: bool) -> None:
+        """Take a run's trained weights without its optimizer: its best ones, or the newest."""
         ...
 
 

@@ -135,9 +135,7 @@ class Checkpoints:
             )
         return state, Progress()
 
-    def restore_weights(
-        self, trainable: Params, say: Say, *, use_best: bool = True
-    ) -> tuple[Params, int]:
+    def restore_weights(self, trainable: Params, say: Say, *, use_best: bool) -> tuple[Params, int]:
         """The weights alone of the newest checkpoint, or of the best one; and its step.
 
         Args:

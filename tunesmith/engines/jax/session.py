@@ -122,16 +122,16 @@ class JaxSession:
             out_dir, self.model_dir, self.program.config, trained, self.lora, kind=kind, dtype=dtype
         )
 
-    def take_weights(self, run: RunDir, say: Say) -> None:
-        """Take another run's trained weights; see `engines.contract.Session.take_weights`.
+    def take_weights(self, run: RunDir, say: Say, *, use_best: bool) -> None:
+        """Take a run's trained weights; see `engines.contract.Session.take_weights`.
 
         Raises:
             UserError: the run has no readable checkpoint, or trained other weights.
         """
         checkpoints = Checkpoints(run.checkpoints, keep=1)
-        self.trainable, step = checkpoints.restore_weights(self.trainable, say)
+        self.trainable, step = checkpoints.restore_weights(self.trainable, say, use_best=use_best)
         checkpoints.close()
-        say(f"starts from the weights of {run.path} after step {step}")
+        say(f"takes the weights of {run.path} after step {step}")
 
 
 @partial(jax.jit, static_argnums=(0, 1))
