@@ -45,11 +45,21 @@ class TrainState(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Figures of one step; the loss is in nats per target token, over all devices and passes."""
+    """Figures of one step, over all devices and passes.
+
+    Attributes:
+        loss: nats per target token.
+        grad_norm: global norm before clipping.
+        applied: false if something was not finite and the step was dropped.
+        tokens: int32, padding left out.
+        target_tokens: int32, those with a loss.
+    """
 
     loss: jax.Array
     grad_norm: jax.Array
     applied: jax.Array
+    tokens: jax.Array
+    target_tokens: jax.Array
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ def make_train_step(
 
     def local_sums(
         trainable: Params, frozen: Params, rows: Rows, key: jax.Array
-    ) -> tuple[Params, jax.Array, jax.Array]:
+    ) -> tuple[Params, jax.Array, jax.Array, jax.Array]:
         key = jax.random.fold_in(key, jax.lax.axis_index(DATA_AXIS))
 
         def micro(carry: tuple, xs: tuple) -> tuple[tuple, None]:
@@ -145,8 +155,9 @@ def make_train_step(
             (grads, total), _ = micro(zeros, (jax.tree.map(lambda a: a[0], rows), 0))
         else:
             (grads, total), _ = jax.lax.scan(micro, zeros, (rows, jnp.arange(count)))
+        tokens = jnp.sum(rows.segment_ids > 0, dtype=jnp.int32)
         targets = jnp.sum(rows.target_mask, dtype=jnp.int32)
-        return jax.lax.psum((grads, total, targets), DATA_AXIS)
+        return jax.lax.psum((grads, total, tokens, targets), DATA_AXIS)
 
     whole, split = PartitionSpec(), PartitionSpec(None, DATA_AXIS)
     sums = jax.shard_map(
@@ -161,7 +172,7 @@ def make_train_step(
     def step(
         state: TrainState, frozen: Params, rows: Rows, learning_rate: jax.Array, key: jax.Array
     ) -> tuple[TrainState, StepResult]:
-        grads, total, targets = sums(state.trainable, frozen, rows, key)
+        grads, total, tokens, targets = sums(state.trainable, frozen, rows, key)
         count = jnp.maximum(targets, 1).astype(jnp.float32)
         loss = total / count
         grad_norm = global_norm(grads) / count
@@ -174,7 +185,7 @@ def make_train_step(
 
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         state = jax.lax.cond(finite, update, lambda same: same, state)
-        return state, StepResult(loss, grad_norm, finite)
+        return state, StepResult(loss, grad_norm, finite, tokens, targets)
 
     return step
 

@@ -68,7 +68,7 @@ def train(
         say(f"goes on after step {progress.step} of {steps}")
 
     step_fn = make_train_step(session.program, settings, declared, trains)
-    key = jax.device_put(jax.random.key(settings.seed), devices.replicated(mesh))
+    key = jax.jit(jax.random.key, out_shardings=devices.replicated(mesh))(settings.seed)
     evaluated = data.eval and data.eval.first_rows(recipe.eval.max_rows or data.eval.num_examples)
     save_every = settings.checkpoints.every_steps or recipe.eval.every_steps
     step, skipped = progress.step, progress.skipped
@@ -90,16 +90,13 @@ def train(
             state, session.frozen, rows, jnp.float32(rate), jax.random.fold_in(key, step)
         )
         session.trainable = state.trainable  # the old arrays were donated to the step
-        loss, grad_norm, applied = _to_host(result)
+        loss, grad_norm, applied, counted, targets = _to_host(result)
         took = time.perf_counter() - begun
 
         step += 1
         if not applied:
             skipped += 1
             _stop_or_skip(recipe, step, loss, grad_norm, skipped, say)
-        # Every host holds an equal share of the batch, so its own count stands for the rate.
-        counted = int((batch.segment_ids > 0).sum()) * hosts
-        targets = int(batch.target_mask.sum()) * hosts
         tokens, target_tokens = tokens + counted, target_tokens + targets
         if step > progress.step + 1:  # the first step of a process compiles
             seconds.append(took)
@@ -152,9 +149,9 @@ def train(
     )
 
 
-def _to_host(result: StepResult) -> tuple[float, float, bool]:
-    loss, grad_norm, applied = (np.asarray(a.addressable_data(0)) for a in result)
-    return float(loss), float(grad_norm), bool(applied)
+def _to_host(result: StepResult) -> tuple[float, float, bool, int, int]:
+    loss, grad_norm, applied, tokens, targets = (np.asarray(a.addressable_data(0)) for a in result)
+    return float(loss), float(grad_norm), bool(applied), int(tokens), int(targets)
 
 
 def _stop_or_skip(
