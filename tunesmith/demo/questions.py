@@ -178,8 +178,7 @@ def superlative(db: Database, rng: random.Random) -> Draft:
     direction = rng.choice(("DESC", "ASC"))
     return Draft(
         _nouns(table) | {"col": column.words, "most": rng.choice(_MOST[direction])},
-        f"SELECT {table.label.name} FROM {table.name} "
-        f"ORDER BY {column.name}{_direction(direction)} LIMIT 1",
+        f"SELECT {table.label.name} FROM {table.name} ORDER BY {column.name} {direction} LIMIT 1",
     )
 
 
@@ -190,8 +189,7 @@ def top_n(db: Database, rng: random.Random) -> Draft:
     most = rng.choice(_MOST[direction])
     return Draft(
         _nouns(table) | _column(column) | {"most": most, "n": str(n)},
-        f"SELECT {table.label.name} FROM {table.name} "
-        f"ORDER BY {column.name}{_direction(direction)} LIMIT {n}",
+        f"SELECT {table.label.name} FROM {table.name} ORDER BY {column.name} {direction} LIMIT {n}",
     )
 
 
@@ -201,8 +199,7 @@ def sorted_list(db: Database, rng: random.Random) -> Draft:
     direction = rng.choice(("DESC", "ASC"))
     return Draft(
         _nouns(table) | {"col": column.words, "order": rng.choice(_ORDER[direction])},
-        f"SELECT {table.label.name} FROM {table.name} "
-        f"ORDER BY {column.name}{_direction(direction)}",
+        f"SELECT {table.label.name} FROM {table.name} ORDER BY {column.name} {direction}",
     )
 
 
@@ -229,30 +226,6 @@ def join_aggregate(db: Database, rng: random.Random) -> Draft:
     return Draft(
         _parent_nouns(parent) | {"what": what, "pcol": column.words, "x": words},
         f"SELECT {selected} {_join(child, parent, link)} WHERE {condition}",
-    )
-
-
-def join_pairs(db: Database, rng: random.Random) -> Draft:
-    """List the title of each song and the name of its singer."""
-    child, parent, link = rng.choice(db.links())
-    return Draft(
-        _nouns(child) | _parent_nouns(parent),
-        f"SELECT {child.name}.{child.label.name}, {parent.name}.{parent.label.name} "
-        f"{_join(child, parent, link)}",
-    )
-
-
-def join_superlative(db: Database, rng: random.Random) -> Draft:
-    """What is the name of the singer with the most songs?"""
-    child, parent, link = rng.choice(db.links())
-    (_, most), (_, second) = Counter(db.values(child, link)).most_common(2)
-    if most == second:
-        raise Unsuitable
-    name = f"{parent.name}.{parent.label.name}"
-    return Draft(
-        _nouns(child) | _parent_nouns(parent),
-        f"SELECT {name} {_join(child, parent, link)} "
-        f"GROUP BY {name} ORDER BY COUNT(*) DESC LIMIT 1",
     )
 
 
@@ -286,8 +259,6 @@ KINDS: dict[str, Kind] = {
         sorted_list,
         join_filter,
         join_aggregate,
-        join_pairs,
-        join_superlative,
         not_in,
     )
 }
@@ -371,10 +342,6 @@ def _column(column: Column) -> dict[str, str]:
 
 def _equals(column: Column, value: Value) -> str:
     return f"{column.name} = {quoted(value)}"
-
-
-def _direction(direction: str) -> str:
-    return " DESC" if direction == "DESC" else ""
 
 
 def _join(child: Table, parent: Table, link: Column) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 Role = Literal["id", "label", "category", "amount", "measure", "year", "link"]
@@ -90,12 +91,12 @@ class Database:
         """The CREATE TABLE lines, as short as a model's prompt wants them."""
         return "\n".join(table.create_sql for table in self.tables)
 
-    @property
+    @cached_property
     def setup(self) -> str:
         """CREATE and INSERT statements that build the populated database."""
         return self._setup(1)
 
-    @property
+    @cached_property
     def setup_reversed(self) -> str:
         """The same database with its rows stored backwards: no fair question notices."""
         return self._setup(-1)
