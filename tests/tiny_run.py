@@ -14,6 +14,7 @@ import numpy as np
 
 from tunesmith.cli import main
 
+ROOT = Path(__file__).parents[1]
 _WORDS = (
     "once upon a time there was little girl who liked to play in the park and sat on mat".split()
 )
@@ -74,7 +75,7 @@ def start_tunesmith(*arguments: str | Path, **environment: str) -> subprocess.Po
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "tunesmith", *map(str, arguments)],
         env=os.environ | environment,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -39,7 +39,9 @@ _TEMPLATE = "chat_template.jinja"
 
 # Rows, tokens of each, and new tokens that the proof runs.
 _PROOF_ROWS, _PROOF_LENGTH, _PROOF_NEW = 3, 64, 24
-_GAP_LIMITS = {"float32": 1e-3, "bfloat16": 0.25}
+# For float32 five times what the 270M shows (4e-4, in logits of some 40); a wrong name, orientation
+# or norm shows as a gap of whole units. bfloat16 is allowed its rounding.
+_GAP_LIMITS = {"float32": 2e-3, "bfloat16": 0.25}
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def test_it_is_complete_and_readable_by_others(overfit: Path) -> None:
     assert export.stat().st_mode & 0o777 == 0o755
     assert [path.name for path in overfit.iterdir() if path.name.startswith(".")] == []
     proof = json.loads((export / "tunesmith-proof.json").read_text())
-    assert proof["limit"] == 1e-3
+    assert proof["limit"] == 2e-3
     assert proof["readers"]["numpy"]["tokens"] == 63
     assert proof["readers"]["numpy"]["same_greedy_text"]
 
@@ -73,7 +73,7 @@ def test_a_run_is_exported_again(overfit: Path, tmp_path: Path, capsys: Captured
     for key, tensor in first.items():
         np.testing.assert_array_equal(low[key], tensor.astype(ml_dtypes.bfloat16))
     proof = json.loads((tmp_path / "low" / "tunesmith-proof.json").read_text())
-    assert 1e-3 < proof["max_logit_gap"] < 0.25
+    assert 2e-3 < proof["max_logit_gap"] < 0.25
     config = json.loads((tmp_path / "low" / "config.json").read_text())
     assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
 
@@ -132,7 +132,7 @@ def test_a_wrong_tensor_fails_the_export(
     assert tunesmith("export", overfit, tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert "the export is not what was trained: read by numpy, logits differ by up to" in error
-    assert "above the limit of 0.001; nothing was exported" in error
+    assert "above the limit of 0.002; nothing was exported" in error
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from tunesmith.runs.rundir import RunDir, read_json
 from tunesmith.train import train_recipe
 
 DATA_DIR = Path("runs/demo-data")
+_CONVERSATIONS, _QUESTIONS = 100, 200
 _SHOWN = 4
 
 
@@ -27,7 +28,7 @@ def run_demo(say: Say) -> dict[str, Any]:
     """
     say("Gemma 3 270M (base, 4-bit weights dequantised) learns text-to-SQL")
     say(f"making the data: {DATA_DIR}")
-    write_demo_data(DATA_DIR)
+    write_demo_data(DATA_DIR, train_conversations=_CONVERSATIONS, heldout_questions=_QUESTIONS)
     loaded = load_recipe("demo")
     summary = train_recipe(loaded, say)
     run = run_dir(loaded.recipe)

@@ -115,22 +115,11 @@ def loss_sum(
     )
 
 
-def make_train_step(
-    program: Program, train: TrainSection, declared: dict[str, Declared], trains: frozenset[str]
-) -> Callable[..., tuple[TrainState, StepResult]]:
-    """Compile-ready `step(state, frozen, rows, learning_rate, key) -> (state, result)`.
-
-    Gradients are summed over micro-batches and devices and divided by the global count of target
-    tokens, so that any split of a batch gives the same step. A loss or gradient that is not finite
-    leaves the state as it was.
-
-    Args:
-        program: model, devices and types.
-        train: optimizer and clipping.
-        declared: every parameter, frozen ones included.
-        trains: names of those that train.
-    """
-    optimizer = make_optimizer(train, {name: declared[name] for name in sorted(trains)})
+def _make_sums(
+    program: Program, declared: dict[str, Declared], trains: frozenset[str]
+) -> Callable[..., tuple[Params, jax.Array, jax.Array, jax.Array]]:
+    """`sums(trainable, frozen, rows, key)`: gradients, loss, tokens and targets, all summed over
+    the micro-batches of every device."""
     dropout = program.adapters.dropout > 0
 
     def local_sums(
@@ -160,13 +149,32 @@ def make_train_step(
         return jax.lax.psum((grads, total, tokens, targets), DATA_AXIS)
 
     whole, split = PartitionSpec(), PartitionSpec(None, DATA_AXIS)
-    sums = jax.shard_map(
+    return jax.shard_map(
         local_sums,
         mesh=program.mesh,
         in_specs=(whole, whole, split, whole),
         out_specs=whole,
         check_vma=False,
     )
+
+
+def make_train_step(
+    program: Program, train: TrainSection, declared: dict[str, Declared], trains: frozenset[str]
+) -> Callable[..., tuple[TrainState, StepResult]]:
+    """Compile-ready `step(state, frozen, rows, learning_rate, key) -> (state, result)`.
+
+    Gradients are summed over micro-batches and devices and divided by the global count of target
+    tokens, so that any split of a batch gives the same step. A loss or gradient that is not finite
+    leaves the state as it was.
+
+    Args:
+        program: model, devices and types.
+        train: optimizer and clipping.
+        declared: every parameter, frozen ones included.
+        trains: names of those that train.
+    """
+    optimizer = make_optimizer(train, {name: declared[name] for name in sorted(trains)})
+    sums = _make_sums(program, declared, trains)
 
     @partial(jax.jit, donate_argnums=0)
     def step(

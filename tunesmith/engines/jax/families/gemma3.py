@@ -102,8 +102,8 @@ def hidden_states(
         which = full.astype(jnp.int32)
 
         def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            split = [a.reshape(b, t, *a.shape[1:]) for a in (q, k, v)]
-            return causal_attention(*split, masks[which], score_scale).reshape(b * t, -1)
+            q, k, v = (a.reshape(b, t, *a.shape[1:]) for a in (q, k, v))
+            return causal_attention(q, k, v, masks[which], score_scale).reshape(b * t, -1)
 
         layer_key = None if key is None else jax.random.fold_in(key, index)
         linear = make_linear(weights, weights, adapters.scale, adapters.dropout, layer_key)
