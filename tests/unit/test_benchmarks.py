@@ -51,7 +51,8 @@ def test_only_the_adapted_projections_count() -> None:
 def test_the_last_line_counts_whatever_stands_before_it() -> None:
     finished = throughput.run(printing('loading\n{"a": 1}\n{"real_tokens_per_s": 49.5}\n'))
     assert finished.printed == {"real_tokens_per_s": 49.5}
-    assert 2**20 < finished.peak_rss_bytes < 2**30  # bytes, not kilobytes
+    # Bytes, not kilobytes. Linux counts the size of whoever starts a process, here of all tests.
+    assert 2**20 < finished.peak_rss_bytes < 2**36
 
 
 def test_a_string_goes_through_the_shell() -> None:
