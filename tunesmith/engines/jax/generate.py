@@ -26,7 +26,7 @@ from tunesmith.recipe.schema import Generation
 # Lengths are rounded up to multiples of these, so that few programs are compiled.
 _PREFIX_STEP = 32
 _SUFFIX_STEP = 16
-_SLOT_STEP = 64
+_SLOT_STEP = 32
 # Prompts prefilled together, at most; fewer than the second do not pay for a program of their own.
 _GROUP_MOST, _GROUP_LEAST = 32, 8
 # Tokens decoded on the device between two looks by the host.
