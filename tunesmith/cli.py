@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunesmith import __version__
-from tunesmith.errors import EXIT_INTERRUPTED, EXIT_OK, UserError
+from tunesmith.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE_CLOSED, UserError
 
 if TYPE_CHECKING:
     from tunesmith.recipe.schema import Generation
 
 _RECIPE_HELP = "name of a shipped recipe (`tunesmith recipes list`) or a YAML file"
+_TRAINING_INTERRUPTED = "interrupted; the same command goes on from the last checkpoint"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(arguments.interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output is gone, as in `… | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python flushes again
+        return EXIT_PIPE_CLOSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="tunesmith", description="Fine-tune Gemma on your own data with one recipe file."
     )
     parser.add_argument("--version", action="version", version=f"tunesmith {__version__}")
+    parser.set_defaults(interrupted="interrupted")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     _add_train(verbs)
     _add_evaluate(verbs)
@@ -45,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(verbs)
     _add_recipes(verbs)
     demo = verbs.add_parser("demo", help="fine-tune Gemma 3 270M for text-to-SQL, here and now")
-    demo.set_defaults(run=_demo)
+    demo.set_defaults(run=_demo, interrupted=_TRAINING_INTERRUPTED)
     return parser
 
 
@@ -79,7 +85,7 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
     train.add_argument(
         "--fork", metavar="NEW", type=Path, help="start a new run folder from this run's weights"
     )
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, interrupted=_TRAINING_INTERRUPTED)
 
 
 def _train(arguments: argparse.Namespace) -> None:
@@ -188,8 +194,15 @@ def _add_inspect(verbs: argparse._SubParsersAction) -> None:
         "inspect", help="show what will be trained, token by token, before anything trains"
     )
     _add_recipe(inspect)
-    inspect.add_argument("--rows", type=int, default=3, metavar="N", help="rows to show (3)")
+    inspect.add_argument("--rows", type=_count, default=3, metavar="N", help="rows to show (3)")
     inspect.set_defaults(run=_inspect)
+
+
+def _count(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ EXIT_DIVERGED = 3  # the loss or a gradient stopped being finite
 EXIT_PREEMPTED = 75  # saved and asked to stop: start the same command again
 EXIT_PEER_LOST = 76  # another process of the run is gone or hangs: start again
 EXIT_INTERRUPTED = 130  # Ctrl-C
+EXIT_PIPE_CLOSED = 141  # what we print into has ended, as in `… | head`
 
 
 class UserError(Exception):

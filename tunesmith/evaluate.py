@@ -18,6 +18,7 @@ from tunesmith.engines.contract import Say, Session, load_engine
 from tunesmith.errors import UserError
 from tunesmith.models.resolve import check_model_dir
 from tunesmith.prepare import find_export, is_run, load_run, prepare_run
+from tunesmith.recipe.catalog import shipped_names
 from tunesmith.recipe.load import load_recipe
 from tunesmith.recipe.schema import Recipe, TextToSql
 from tunesmith.tasks.perplexity import from_loss
@@ -123,6 +124,8 @@ def evaluate_model(
         if model_dir is None:
             found = find_export(path, loaded, say)
             model_dir, adapter_dir = found.model_dir, found.adapter_dir
+    elif path.is_dir() and recipe_or_run not in shipped_names():
+        loaded = load_run(path)  # says what the folder lacks
     else:
         loaded = load_recipe(recipe_or_run, overrides)
     recipe = loaded.recipe

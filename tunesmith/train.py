@@ -93,7 +93,7 @@ def _new_run(source: RunDir, fork: Path) -> RunDir:
 
 
 def _refuse_changed_recipe(run: RunDir, recipe: Recipe) -> None:
-    if not run.recipe.exists():
+    if not (run.recipe.exists() and run.holds_work):
         return
     changed = diff_recipes(load_recipe(run.recipe).recipe, recipe)
     if changed:
@@ -109,7 +109,7 @@ def _open_run(
 ) -> dict[str, Any]:
     """The run's manifest: made for a new run, checked for one that goes on."""
     fingerprint = prepared.data.fingerprint
-    if run.manifest.exists():
+    if run.manifest.exists() and run.holds_work:
         manifest = read_json(run.manifest)
         if manifest["data_fingerprint"] != fingerprint:
             raise UserError(

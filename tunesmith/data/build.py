@@ -241,9 +241,12 @@ class Builder:
         stats, writer = side.stats, side.writer
         lengths = writer.lengths
         if not len(lengths):
+            hint = "Correct the rows, or change what leaves them out."
+            if not stats.rows_read:
+                rows = self._data.train if side.name == "train" else self._data.eval
+                hint = f"There are none in {', '.join(rows.files) if rows else 'the files'}."
             raise UserError(
-                "\n  ".join([f"no rows are left for {side.name}", *stats.lines()[:-2]]),
-                "Look at the reasons above; `tunesmith inspect` shows what is read.",
+                "\n  ".join([f"no rows are left for {side.name}", *stats.lines()[:-2]]), hint
             )
         packed = self._data.packing
         packing = (

@@ -14,8 +14,6 @@ from tunesmith.runs.rundir import RunDir, read_json
 from tunesmith.train import train_recipe
 
 DATA_DIR = Path("runs/demo-data")
-# Some 27,000 training tokens: what two cores without matrix units for bfloat16 do in four minutes.
-_CONVERSATIONS, _QUESTIONS = 100, 200
 _SHOWN = 4
 
 
@@ -29,7 +27,7 @@ def run_demo(say: Say) -> dict[str, Any]:
     """
     say("Gemma 3 270M (base, 4-bit weights dequantised) learns text-to-SQL")
     say(f"making the data: {DATA_DIR}")
-    write_demo_data(DATA_DIR, train_conversations=_CONVERSATIONS, heldout_questions=_QUESTIONS)
+    write_demo_data(DATA_DIR)
     loaded = load_recipe("demo")
     summary = train_recipe(loaded, say)
     run = run_dir(loaded.recipe)

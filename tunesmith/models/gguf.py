@@ -152,7 +152,7 @@ def _package(model_id: str) -> Any:
         for chunk in package.chunk_paths():
             if not Path(chunk).is_file():
                 raise UserError(f"{model_id}: {chunk} is missing", _INSTALL_HINT)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two: no name of a package
         raise UserError(
             f"{model_id}: the package {name} is not installed completely ({error})", _INSTALL_HINT
         ) from None

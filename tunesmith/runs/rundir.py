@@ -80,6 +80,12 @@ class RunDir:
         return self.path / "evaluation" / f"{when}.json"
 
     @property
+    def holds_work(self) -> bool:
+        """Whether a start has got as far as measuring or training; before, nothing can be lost."""
+        work = (self.evaluation("before"), self.samples, self.metrics, self.checkpoints)
+        return any(path.exists() for path in work)
+
+    @property
     def finished(self) -> bool:
         """Whether the run has its summary."""
         return self.summary.exists()
