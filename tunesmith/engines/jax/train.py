@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from contextlib import closing
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,20 @@ def train(
     Raises:
         Diverged: a loss or gradient was not finite; the step is named and nothing of it is saved.
     """
+    keep = recipe.train.checkpoints.keep
+    # Closed however training ends: a checkpoint being written at Ctrl-C is written to its end.
+    with closing(Checkpoints(run.checkpoints, keep=keep)) as checkpoints:
+        return _train(session, recipe, data, checkpoints, log, say)
+
+
+def _train(
+    session: JaxSession,
+    recipe: Recipe,
+    data: PreparedData,
+    checkpoints: Checkpoints,
+    log: MetricsLog,
+    say: Say,
+) -> TrainResult:
     settings = recipe.train
     mesh, declared = session.program.mesh, session.declared
     hosts, host = jax.process_count(), jax.process_index()
@@ -60,7 +75,6 @@ def train(
     # Placed like the weights: otherwise the second step, whose moments are, compiles anew.
     init = jax.jit(optimizer.init, out_shardings=devices.replicated(mesh))
     state = TrainState(session.trainable, init(session.trainable))
-    checkpoints = Checkpoints(run.checkpoints, keep=settings.checkpoints.keep)
     state, progress = checkpoints.restore(state, say)
     session.trainable = state.trainable
     log.rewind(progress.step)
@@ -138,7 +152,6 @@ def train(
         say(f"takes the weights of step {best_step}, whose evaluation loss was least")
     else:
         best_step = step
-    checkpoints.close()
     return TrainResult(
         steps=step,
         tokens=tokens,
@@ -161,7 +174,7 @@ def _stop_or_skip(
     what = f"step {step}: loss {loss}, gradient norm {grad_norm}: not finite"
     if settings.on_nonfinite == "stop" or skipped > settings.max_skipped_steps:
         raise Diverged(
-            f"{what}; the weights before it are in the last checkpoint",
+            f"{what}; the last checkpoint, if there is one, is from before it",
             "Lower train.learning_rate, or set train.max_grad_norm.",
         )
     say(f"{what}; step dropped ({skipped} of {settings.max_skipped_steps} allowed)")
