@@ -41,7 +41,15 @@ class Speaker:
     settings: Generation
 
     def ids(self, text: str, history: Sequence[Message] = ()) -> np.ndarray:
-        """What the model is given for a prompt: int32 [T]."""
+        """What the model is given for a prompt: int32 [T].
+
+        Raises:
+            UserError: the prompt held bytes that are not UTF-8, which Python reads as surrogates.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the prompt {text!r} is not UTF-8 text") from None
         return prompt_ids(text, self.tokenizer, self.template, history)
 
     def answer(self, prompts: Sequence[np.ndarray]) -> list[str]:

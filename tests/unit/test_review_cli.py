@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tiny_run import ROOT, tunesmith
 from tunesmith.cli import main
+from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.errors import UserError
-from tunesmith.generate import open_speaker
+from tunesmith.generate import Speaker, open_speaker
+from tunesmith.recipe.schema import Generation
 
 Captured = pytest.CaptureFixture[str]
 
@@ -58,7 +61,7 @@ def test_generate_does_not_ask_the_hub_for_a_mistyped_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pypi").write_text("a file")
-    with pytest.raises(UserError, match="no run folder, model directory or .gguf file") as refused:
+    with pytest.raises(UserError, match="no run folder, model directory") as refused:
         open_speaker(model, None, print)
     assert refused.value.hint is not None
 
@@ -81,3 +84,10 @@ def test_no_package_of_that_name(model: str) -> None:
 def test_evaluate_says_what_a_folder_lacks(tmp_path: Path, capsys: Captured) -> None:
     assert tunesmith("evaluate", tmp_path) == 2
     assert "is not a run folder: it lacks recipe.yaml or manifest.json" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_not_utf8(tokenizer: Tokenizer) -> None:
+    nothing: Any = None
+    speaker = Speaker(nothing, tokenizer, None, Generation())
+    with pytest.raises(UserError, match="is not UTF-8 text"):
+        speaker.ids(b"a\xff".decode("utf-8", "surrogateescape"))
