@@ -25,7 +25,7 @@ demo-clean: ## Forget the demo's run and data, so that the next `make demo` trai
 	rm -rf runs/demo runs/demo-data
 
 test: .venv/installed-dev ## Run all tests but the heavy ones
-	$(BIN)/python -m pytest -m "not heavy" -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -m "not heavy" -n auto --maxprocesses 4 --dist worksteal
 
 test-heavy: .venv/installed-dev ## Run the heavy tests: real weights, whole runs
 	$(BIN)/python -m pytest -m heavy
