@@ -30,7 +30,7 @@ from tunesmith.engines.jax.session import open_trainer
 from tunesmith.recipe.load import load_recipe
 from tunesmith.runs.rundir import RunDir
 
-LIMIT = 300  # seconds that nothing here takes, unless it hangs
+LIMIT = 150  # seconds that nothing here takes, unless it hangs
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_divergence_ends_with_3(tiny: Path, tmp_path: Path) -> None:
     assert "step 1/4" in out
 
 
-LONG = {"train": {"epochs": 50.0, "checkpoints": {"every_steps": 5}}, "run": {"export": "none"}}
+LONG = {"train": {"epochs": 20.0, "checkpoints": {"every_steps": 5}}, "run": {"export": "none"}}
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tiny: Path, tmp_path: Path) -> None:
@@ -80,17 +80,17 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tiny: Path, tmp_path: Path)
     killed, whole = tmp_path / "run", tmp_path / "whole"
     process = start_tunesmith("train", recipe)
     metrics = killed / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 20, process)
+    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 10, process)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=LIMIT)
     assert not (killed / "summary.json").exists()  # it was killed in time
     assert tunesmith("train", recipe) == 0
     assert tunesmith("train", recipe, "--set", f"run.dir={whole}") == 0
     assert figures(killed) == figures(whole)
-    assert [line["step"] for line in figures(killed)] == list(range(1, 201))
+    assert [line["step"] for line in figures(killed)] == list(range(1, 81))
     ours, theirs = read_summary(killed), read_summary(whole)
     assert ours["target_tokens"] == theirs["target_tokens"]
-    assert ours["steps"] == theirs["steps"] == 200
+    assert ours["steps"] == theirs["steps"] == 80
 
 
 def test_ctrl_c_ends_with_130(tiny: Path, tmp_path: Path) -> None:
@@ -181,14 +181,19 @@ def test_two_hosts_with_unequal_rows_train_like_one(tiny: Path, tmp_path: Path) 
     recipe = write_recipe(tmp_path, tiny, **sections)
     port, two, one = free_port(), tmp_path / "two", tmp_path / "one"
     hosts = [start_host(index, port, recipe, two) for index in range(2)]
-    ended = [host.communicate(timeout=LIMIT) for host in hosts]
+    try:
+        ended = [host.communicate(timeout=LIMIT) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()  # one that waits for the other
     assert [host.returncode for host in hosts] == [0, 0], ended
     for out, err in ended:
         assert "step 4/4" in out
         assert "Traceback" not in err
     first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
     assert any("metrics.jsonl" in told for told in first)
-    assert second == []
+    # Orbax has every process describe its own part of a checkpoint.
+    assert [told for told in second if "/checkpoints/" not in told] == []
 
     alone = ["--set", f"run.dir={one}", "--set", "train.micro_batch_size=10"]
     assert tunesmith("train", recipe, *alone) == 0
