@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,7 @@ def evaluate_model(
     engine = load_engine(recipe.engine)
     engine.start()
     prepared = prepare_run(loaded, say, model_dir=model_dir and check_model_dir(model_dir))
+    check_sql_fields(recipe, prepared.data)
     session = engine.open_session(
         prepared.model_dir, adapter_dir=adapter_dir, compute_dtype=recipe.train.compute_dtype
     )
@@ -165,7 +166,6 @@ def _text_to_sql(
     fields = recipe.eval.text_to_sql
     assert fields is not None
     rows = list(data.eval_rows(fields.rows))
-    _check_fields(rows, fields)
 
     def ended(index: int, ids: np.ndarray) -> bool:
         """Whether the first statement is whole: more text would not change it."""
@@ -198,7 +198,18 @@ def _text_to_sql(
     return report, record
 
 
-def _check_fields(rows: list[EvalRow], fields: TextToSql) -> None:
+def check_sql_fields(recipe: Recipe, data: PreparedData) -> None:
+    """See, before anything is loaded, that the rows have the fields that `text_to_sql` names.
+
+    Raises:
+        UserError: names the first row that lacks one, and what it has.
+    """
+    fields = recipe.eval.text_to_sql
+    if fields is not None:
+        _check_rows(data.eval_rows(fields.rows), fields)
+
+
+def _check_rows(rows: Iterable[EvalRow], fields: TextToSql) -> None:
     wanted = [
         fields.question,
         fields.context,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tunesmith.engines.contract import Engine, Say, Session, TrainResult, load_engine
 from tunesmith.errors import Diverged, UserError
-from tunesmith.evaluate import Evaluation, answer_prompts, evaluate
+from tunesmith.evaluate import Evaluation, answer_prompts, check_sql_fields, evaluate
 from tunesmith.export import Export, export
 from tunesmith.models.gguf import origin_note
 from tunesmith.prepare import Prepared, prepare_run, run_dir
@@ -47,6 +47,7 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
     engine = load_engine(recipe.engine)
     writes = engine.start()
     prepared = prepare_run(loaded, say)
+    check_sql_fields(recipe, prepared.data)
     for line in [*prepared.data.train_stats.lines(), *prepared.data.warnings]:
         say(f"  {line}")
     manifest = _open_run(run, loaded, prepared, writes)
