@@ -180,20 +180,21 @@ def test_two_hosts_with_unequal_rows_train_like_one(tiny: Path, tmp_path: Path) 
     }
     recipe = write_recipe(tmp_path, tiny, **sections)
     port, two, one = free_port(), tmp_path / "two", tmp_path / "one"
-    hosts = [start_host(index, port, recipe, two) for index in range(2)]
-    try:
-        ended = [host.communicate(timeout=LIMIT) for host in hosts]
-    finally:
-        for host in hosts:
-            host.kill()  # one that waits for the other
+    with start_host(0, port, recipe, two) as first, start_host(1, port, recipe, two) as second:
+        hosts = (first, second)
+        try:
+            ended = [host.communicate(timeout=LIMIT) for host in hosts]
+        finally:
+            for host in hosts:
+                host.kill()  # one that waits for the other
     assert [host.returncode for host in hosts] == [0, 0], ended
     for out, err in ended:
         assert "step 4/4" in out
         assert "Traceback" not in err
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in ended)
-    assert any("metrics.jsonl" in told for told in first)
+    written, by_other = (json.loads(out.splitlines()[-1]) for out, _ in ended)
+    assert any("metrics.jsonl" in told for told in written)
     # Orbax has every process describe its own part of a checkpoint.
-    assert [told for told in second if "/checkpoints/" not in told] == []
+    assert [told for told in by_other if "/checkpoints/" not in told] == []
 
     alone = ["--set", f"run.dir={one}", "--set", "train.micro_batch_size=10"]
     assert tunesmith("train", recipe, *alone) == 0

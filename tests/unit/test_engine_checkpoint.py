@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from tests.tiny_engine import collect
@@ -136,6 +138,32 @@ def test_the_best_stays_when_newer_ones_come(three: Path) -> None:
     checkpoints.save_best(state_of(7.0).trainable, 7)
     checkpoints.close()
     assert [path.name for path in (three / "best").iterdir()] == ["7"]
+
+
+def test_saves_never_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two in the background hung one in four runs of two hosts, each waiting for another save."""
+    calls: list[tuple[str, str]] = []
+
+    def watch(name: str) -> None:
+        call = getattr(ocp.CheckpointManager, name)
+
+        def spy(self: Any, *arguments: Any, **options: Any) -> Any:
+            calls.append((name, Path(self.directory).name))
+            return call(self, *arguments, **options)
+
+        monkeypatch.setattr(ocp.CheckpointManager, name, spy)
+
+    watch("save")
+    watch("wait_until_finished")
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save_best(state_of(1.0).trainable, 1)
+    checkpoints.save(state_of(1.0), Progress(1))
+    checkpoints.save_best(state_of(2.0).trainable, 2)
+    for other, saved in (("state", "best"), ("best", "state"), ("state", "best")):
+        at = calls.index(("save", saved))
+        assert ("wait_until_finished", other) in calls[:at]
+        del calls[: at + 1]
+    checkpoints.close()
 
 
 def take_weights(

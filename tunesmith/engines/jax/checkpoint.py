@@ -84,6 +84,7 @@ class Checkpoints:
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Save all that training needs to go on."""
+        self._best.wait_until_finished()  # see `save_best`
         self._state.save(
             progress.step,
             args=ocp.args.Composite(
@@ -95,6 +96,9 @@ class Checkpoints:
 
     def save_best(self, trainable: Params, step: int) -> None:
         """Keep the weights that evaluated best so far."""
+        # One save at a time: Orbax names the points where processes meet by the newest save's
+        # number, so two in the background (0.12) may leave hosts waiting at different ones.
+        self._state.wait_until_finished()
         self._best.save(step, args=ocp.args.Composite(trainable=ocp.args.StandardSave(trainable)))
 
     def restore(self, state: TrainState, say: Say) -> tuple[TrainState, Progress]:
