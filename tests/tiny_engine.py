@@ -125,19 +125,19 @@ class Stepper:
         # Copied, for a step takes its input's memory.
         weights = {name: jnp.copy(array) for name, array in self.session.trainable.items()}
         self.state = TrainState(weights, self._init(weights))
-        self._count = 0
+        self.count = 0
 
     def __call__(self, batch: Batch, *, rate: float | None = None, micro: int = 1) -> StepResult:
         """Take a step; `micro` passes accumulate its gradients."""
         rows = place_batch(self.session.program.mesh, batch, micro)
         rate = self.recipe.train.learning_rate if rate is None else rate
-        key = jax.random.fold_in(self._key, self._count)
+        key = jax.random.fold_in(self._key, self.count)
         arguments = (self.state, self.session.frozen, rows, jnp.float32(rate), key)
         shape = rows.tokens.shape
         if shape not in self._programs:
             self._programs[shape] = self._step.lower(*arguments).compile()
         self.state, result = self._programs[shape](*arguments)
-        self._count += 1
+        self.count += 1
         return result
 
     def programs(self) -> list[str]:

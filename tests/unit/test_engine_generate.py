@@ -104,7 +104,7 @@ def test_stops_at_its_end_token(
 ) -> None:
     """G1: the token itself is not part of the answer; each prompt stops by itself."""
     stop = answers[1][3]
-    found = session.generate(prompts, GREEDY, stop_ids=[stop, 7])
+    found = session.generate(prompts, GREEDY, stop_ids=[7, stop])
     for completion, answer in zip(found, answers, strict=True):
         length = answer.index(stop) if stop in answer else 20
         assert completion.ids.tolist() == answer[:length]

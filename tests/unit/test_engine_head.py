@@ -51,6 +51,23 @@ def test_value_and_gradients_equal_the_full_ones(share: float, chunks: int) -> N
     np.testing.assert_array_equal(np.any(np.asarray(dh), axis=1), np.asarray(mask))
 
 
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17])
+def test_every_target_counts_at_the_edges_of_chunks(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "CHUNK_LOGITS", 8 * VOCAB)
+    h, embed, targets, _ = problem(1.0)
+    mask = np.zeros(POSITIONS, bool)
+    mask[np.random.default_rng(count).permutation(POSITIONS)[:count]] = True
+    arrays = (h, embed, targets, jnp.asarray(mask))
+    loss = partial(cross_entropy_sum, embed_trains=True)
+    expected, dh_full = jax.value_and_grad(full)(*arrays)
+    np.testing.assert_allclose(loss(*arrays), expected, rtol=1e-6)
+    value, dh = jax.value_and_grad(loss)(*arrays)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(dh, dh_full, atol=1e-5)
+
+
 def test_a_frozen_embedding_gets_no_gradient(chunks: int) -> None:
     """The value and the hidden states' gradient stay; the costly product is left out."""
     h, embed, targets, mask = problem(0.5)

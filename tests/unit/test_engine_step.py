@@ -183,6 +183,14 @@ def test_lora_trains_adapters_alone_with_dropout_in_training_alone(tiny: Path) -
     # With the same weights, only the dropped inputs differ from step to step.
     still = {float(take(batch, rate=0.0).loss) for _ in range(3)}
     assert len(still) == 3
+    # Each pass of a step draws its own: the same row twice is not the same loss twice.
+    once, twice = (
+        batch_of(*[[words(np.random.default_rng(1), 30)]] * n, length=32) for n in (1, 2)
+    )
+    count = take.count
+    one = float(take(once, rate=0.0).loss)
+    take.count = count
+    assert float(take(twice, rate=0.0, micro=2).loss) != pytest.approx(one, rel=1e-4)
     session.trainable = take.state.trainable
     ids = words(rng, 20)
     np.testing.assert_array_equal(session.logits(ids), session.logits(ids))
