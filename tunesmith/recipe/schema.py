@@ -7,6 +7,7 @@ The text under each field is its documentation everywhere: in the JSON schema fo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -241,6 +242,9 @@ class TrainSection(Section):
     else float32. Master weights, moments and the loss are float32 always."""
     remat: Literal["none", "layer"] = "none"
     """Recompute each layer's activations in the backward pass, to save memory."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Attention of the Hugging Face engine. `auto`: torch's own (`sdpa`), which does every head
+    size; flash attention 2 stops at heads of 256, which Gemma 4 exceeds."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not finite: stop with the step named, or drop the step."""
     max_skipped_steps: PositiveInt = 10
@@ -274,6 +278,12 @@ class LoraSection(Section):
         Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     ] = Field(default=list(LORA_TARGETS), min_length=1)
     """Projections of the text decoder that get an adapter."""
+    experts: Literal["frozen"] | None = None
+    """Has to be said for a mixture of experts (Gemma 4 26B-A4B): its experts are stacked tensors,
+    not projections, and get no adapter; `targets` then means the projections beside them."""
+    quantize_base: Literal["nf4"] | None = None
+    """Hold the frozen weights in 4 bits (QLoRA, Dettmers et al., 2023); on CUDA, with the Hugging
+    Face engine."""
 
 
 class ParallelSection(Section):
@@ -318,6 +328,8 @@ class TextToSql(Section):
     that execution is not measurable and exact match alone is given."""
     rows: PositiveInt | None = None
     """Score so many rows; absent: all."""
+    rows_while_training: PositiveInt | None = None
+    """Score so many rows at each evaluation of `eval.every_steps` too; absent: none."""
 
 
 class EvalSection(Section):
@@ -354,6 +366,13 @@ class RunSection(Section):
     max_logit_gap: PositiveFloat | None = None
     """Largest difference allowed between the trainer's logits and the exported folder's; absent:
     2e-3 for float32 exports, 0.25 for bfloat16, whose rounding the gap then shows."""
+    tensorboard: bool = False
+    """Write TensorBoard event files too, into the run folder's `tensorboard`."""
+    push_to_hub: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
+    """Hub repository (`owner/name`) that the export goes to, once, at the end. The token comes
+    from the environment (`HF_TOKEN`) or `hf auth login`, and is tried before training."""
+    hub_private: bool = True
+    """Whether a repository that `push_to_hub` makes is private."""
 
 
 class CloudSection(Section):
@@ -424,42 +443,54 @@ class Recipe(Section):
     @model_validator(mode="after")
     def check(self) -> Recipe:
         """Hold the rules that bind several sections together; all broken ones are told at once."""
-        broken = []
-        if (self.train.method == "lora") != (self.lora is not None):
-            place = "lora" if self.lora is not None else "train.method"
-            broken.append(
-                (
-                    place,
-                    "`lora` and `train.method: lora` go together: set both or neither",
-                )
-            )
-        if self.run.export == "adapter" and self.lora is None:
-            broken.append(("run.export", "`export: adapter` needs `train.method: lora`"))
-        micro = self.train.micro_batch_size
-        if micro is not None and self.train.batch_size % micro:
-            broken.append(
-                (
-                    "train.batch_size",
-                    f"{self.train.batch_size} is not a multiple of "
-                    f"`train.micro_batch_size` {micro}",
-                )
-            )
-        if self.data.long_rows == "split" and self.data.train.format != "text":
-            broken.append(
-                (
-                    "data.long_rows",
-                    "`split` fits format `text` alone: an answer must stay whole",
-                )
-            )
-        if self.data.eval is None and self.data.holdout is None:
-            for name in ("every_steps", "text_to_sql"):
-                if getattr(self.eval, name) is not None:
-                    broken.append(
-                        (
-                            f"eval.{name}",
-                            "measures on rows: give `data.eval` or `data.holdout`",
-                        )
-                    )
+        broken = [*self._broken_choices(), *self._broken_rows(), *self._broken_engine()]
         if broken:
             raise BrokenRules(broken)
         return self
+
+    def _broken_choices(self) -> Iterator[tuple[str, str]]:
+        """What is trained and what comes out of it."""
+        if (self.train.method == "lora") != (self.lora is not None):
+            place = "lora" if self.lora is not None else "train.method"
+            yield place, "`lora` and `train.method: lora` go together: set both or neither"
+        if self.run.export == "adapter" and self.lora is None:
+            yield "run.export", "`export: adapter` needs `train.method: lora`"
+        if self.run.push_to_hub is not None and self.run.export == "none":
+            yield "run.push_to_hub", "pushes the export, and `run.export` is none"
+        micro = self.train.micro_batch_size
+        if micro is not None and self.train.batch_size % micro:
+            size = self.train.batch_size
+            yield (
+                "train.batch_size",
+                f"{size} is not a multiple of `train.micro_batch_size` {micro}",
+            )
+
+    def _broken_rows(self) -> Iterator[tuple[str, str]]:
+        """Rows to train and to measure on."""
+        if self.data.long_rows == "split" and self.data.train.format != "text":
+            yield "data.long_rows", "`split` fits format `text` alone: an answer must stay whole"
+        if self.data.eval is None and self.data.holdout is None:
+            for name in ("every_steps", "text_to_sql"):
+                if getattr(self.eval, name) is not None:
+                    yield f"eval.{name}", "measures on rows: give `data.eval` or `data.holdout`"
+        sql = self.eval.text_to_sql
+        if sql and sql.rows_while_training and self.eval.every_steps is None:
+            yield "eval.text_to_sql.rows_while_training", "needs `eval.every_steps`"
+
+    def _broken_engine(self) -> Iterator[tuple[str, str]]:
+        """What one engine alone offers."""
+        lora = self.lora
+        if self.engine == "jax":
+            if self.train.attention != "auto":
+                yield "train.attention", "the JAX engine has one attention: leave it out"
+            if lora and lora.quantize_base:
+                yield "lora.quantize_base", "needs `engine: hf` and a CUDA device"
+        if lora and lora.quantize_base and self.run.export != "none":
+            if self.run.export == "merged":
+                yield "run.export", "adapters trained beside 4-bit weights: use `export: adapter`"
+            if self.run.max_logit_gap is None:
+                yield (
+                    "run.max_logit_gap",
+                    "the adapter is trained beside 4-bit weights and proven beside whole ones, "
+                    "which differ by the rounding: say what gap you accept, e.g. 2.0",
+                )
