@@ -213,7 +213,7 @@ def test_all_errors_at_once_by_line_and_flags_last() -> None:
         "  my.yaml:13: lora.r: expected a whole number, given the text 'x'\n"
         "  --set eval.batch_size: expected a number above 0, given -1\n"
         "  --set run.foldr: no such key; `run` has `dir`, `export`, `export_dtype`, `use_best`, "
-        "`max_logit_gap`"
+        "`max_logit_gap`, `tensorboard`, `push_to_hub`, `hub_private`"
     )
 
 
