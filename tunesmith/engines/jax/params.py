@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tunesmith.engines.lora_start import draw_a
 from tunesmith.models.catalog import ModelConfig
 from tunesmith.models.weights import parameter_specs
 from tunesmith.recipe.schema import LoraSection
@@ -126,16 +127,17 @@ def load_params(
 
 
 def init_lora(config: ModelConfig, lora: LoraSection, seed: int) -> dict[str, np.ndarray]:
-    """Fresh adapters in float32: A uniform as in PEFT (Kaiming, a = √5), B zero.
-
-    A comes from numpy, by name and seed, so that both engines start from the same numbers.
-    """
-    fresh = {}
-    for index, (name, declared) in enumerate(sorted(declare_lora(config, lora).items())):
-        if name.endswith(LORA_B):
-            fresh[name] = np.zeros(declared.shape, np.float32)
-            continue
-        bound = 1.0 / np.sqrt(declared.shape[-1])
-        generator = np.random.default_rng([seed, index])
-        fresh[name] = generator.uniform(-bound, bound, declared.shape).astype(np.float32)
+    """Fresh adapters in float32, as every engine starts them (`engines.lora_start`)."""
+    declared = declare_lora(config, lora)
+    shapes = {}
+    for target in lora.targets:
+        layers, r, into = declared[STACK + PROJECTIONS[target] + LORA_A].shape
+        shapes[target] = [(r, into)] * layers
+    fresh = {
+        name: np.zeros(adapter.shape, np.float32)
+        for name, adapter in declared.items()
+        if name.endswith(LORA_B)
+    }
+    for target, matrices in draw_a(shapes, seed).items():
+        fresh[STACK + PROJECTIONS[target] + LORA_A] = np.stack(matrices)
     return fresh
