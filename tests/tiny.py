@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tokenizers.models import BPE
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 START_OF_TURN, END_OF_TURN = 105, 106
+GEMMA3_CONTROL = {START_OF_TURN: "<start_of_turn>", END_OF_TURN: "<end_of_turn>"}
 
 _DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 
@@ -105,26 +107,23 @@ def write_tiny_gemma3(
 
 
 def write_tiny_tokenizer(
-    directory: str | Path, *, vocab: int = 512, chat_template: str | None = None
+    directory: str | Path,
+    *,
+    vocab: int = 512,
+    chat_template: str | None = None,
+    control: Mapping[int, str] = GEMMA3_CONTROL,
 ) -> Tokenizer:
     """Writes a Gemma-style tokenizer (BPE, byte fallback, "▁" for a space) and returns it.
 
     Ids: 0 pad, 1 eos, 2 bos, 3 unk, 4 mask, 105 start of turn, 106 end of turn, 107 and 108 one
     and two newlines, then the 256 bytes, "▁" and printable ASCII, then merged pieces.
+
+    Args:
+        directory, vocab, chat_template: as in `write_tiny_gemma3`.
+        control: control tokens by id, below 107; those of Gemma 3 by default.
     """
     directory = Path(directory)
-    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
-    special += [f"<unused{n}>" for n in range(START_OF_TURN - len(special))]
-    special += ["<start_of_turn>", "<end_of_turn>"]
-    pieces = [*special, "\n", "\n\n", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
-    pieces += [chr(code) for code in range(33, 127)]
-    merges = _byte_pair_merges(_MERGE_TEXT, vocab - len(pieces))
-    pieces += [left + right for left, right in merges]
-    if len(merges) < 40:
-        raise ValueError(f"vocab={vocab} leaves no room for merges; take 512 or more")
-    padding = [f"<unused{n}>" for n in range(100, 100 + vocab - len(pieces))]
-    ids = {piece: index for index, piece in enumerate(pieces + padding)}
-
+    ids, merges, special = _vocabulary(vocab, control)
     tokenizer = Tokenizer(
         BPE(
             vocab=ids,
@@ -143,7 +142,7 @@ def write_tiny_tokenizer(
         single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[("<bos>", BOS)]
     )
     tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in special + padding]
+        [AddedToken(token, normalized=False, special=True) for token in special]
     )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in ("\n", "\n\n")])
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -154,6 +153,25 @@ def write_tiny_tokenizer(
         settings["chat_template"] = chat_template
     _write_json(directory / "tokenizer_config.json", settings | names)
     return tokenizer
+
+
+def _vocabulary(
+    vocab: int, control: Mapping[int, str]
+) -> tuple[dict[str, int], list[tuple[str, str]], list[str]]:
+    """Ids of all pieces, the merges that make the last of them, and the control tokens."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    special += [f"<unused{n}>" for n in range(END_OF_TURN + 1 - len(special))]
+    for id, token in control.items():
+        special[id] = token
+    pieces = [*special, "\n", "\n\n", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
+    pieces += [chr(code) for code in range(33, 127)]
+    merges = _byte_pair_merges(_MERGE_TEXT, vocab - len(pieces))
+    pieces += [left + right for left, right in merges]
+    if len(merges) < 40:
+        raise ValueError(f"vocab={vocab} leaves no room for merges; take 512 or more")
+    padding = [f"<unused{n}>" for n in range(100, 100 + vocab - len(pieces))]
+    ids = {piece: index for index, piece in enumerate(pieces + padding)}
+    return ids, merges, special + padding
 
 
 def _byte_pair_merges(text: str, count: int) -> list[tuple[str, str]]:
