@@ -15,8 +15,9 @@ import pytest
 
 from tests.tiny_engine import collect
 from tunesmith.engines.jax import devices
-from tunesmith.engines.jax.checkpoint import Checkpoints, Progress
+from tunesmith.engines.jax.checkpoint import Checkpoints
 from tunesmith.engines.jax.step import TrainState
+from tunesmith.engines.loop import Progress
 from tunesmith.errors import UserError
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.tiny_engine import tiny_recipe
 from tunesmith.engines.jax import devices
+from tunesmith.engines.loop import micro_batches
 from tunesmith.errors import UserError
 
 
@@ -21,15 +22,15 @@ def batch(size: int, micro: int | None = None) -> Any:
 def test_a_batch_that_does_not_split_names_batch_hosts_and_devices() -> None:
     """G36."""
     with pytest.raises(UserError) as caught:
-        devices.check_batch(batch(6), hosts=4, devices=16)
+        micro_batches(batch(6), hosts=4, devices=16)
     assert caught.value.message == (
         "train.batch_size 6 does not split over 4 hosts with 16 devices in all"
     )
     assert caught.value.hint == "Use a multiple of 16."
     with pytest.raises(UserError, match=r"24 .* over 1 host with 8 devices .* micro_batch_size 2"):
-        devices.check_batch(batch(24, 2), hosts=1, devices=8)
+        micro_batches(batch(24, 2), hosts=1, devices=8)
     with pytest.raises(UserError, match=r"20 does not split over 1 host with 16 devices"):
-        devices.check_batch(batch(20), hosts=1, devices=16)
+        micro_batches(batch(20), hosts=1, devices=16)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_batch_that_does_not_split_names_batch_hosts_and_devices() -> None:
     [(8, None, 1, 1), (8, 1, 1, 8), (8, 2, 1, 4), (8, None, 8, 1), (16, 1, 8, 2), (32, 2, 8, 2)],
 )
 def test_passes_of_a_step(size: int, micro: int | None, count: int, passes: int) -> None:
-    assert devices.check_batch(batch(size, micro), hosts=1, devices=count) == passes
+    assert micro_batches(batch(size, micro), hosts=1, devices=count) == passes
 
 
 @pytest.mark.parametrize("axis", ["fsdp", "tensor", "slices"])
@@ -60,6 +61,7 @@ def test_a_mesh_has_all_devices(run_python: Callable[..., str]) -> None:
 from pathlib import Path
 from tests.tiny_engine import tiny_recipe
 from tunesmith.engines.jax import devices
+from tunesmith.engines.loop import micro_batches
 from tunesmith.errors import UserError
 recipe = tiny_recipe(Path("none"), train={"batch_size": 8}, parallel={"data": 4})
 print(devices.make_mesh(recipe).shape)

@@ -24,6 +24,7 @@ from tunesmith.engines.contract import LossSum, TrainResult
 from tunesmith.engines.jax import devices
 from tunesmith.engines.jax.checkpoint import Checkpoints
 from tunesmith.engines.jax.session import JaxSession, open_trainer
+from tunesmith.engines.loop import total_steps
 from tunesmith.errors import Diverged
 from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.metrics import Line, MetricsLog, read_metrics
@@ -344,4 +345,4 @@ def test_steps_of_a_run(settings: dict[str, Any], steps: int) -> None:
     packed = SimpleNamespace(steps_per_epoch=lambda batch_size: math.ceil(22 / batch_size))
     recipe = tiny_recipe(Path("none"), train=settings)
     data: Any = SimpleNamespace(train=packed)
-    assert loop.total_steps(recipe, data) == steps
+    assert total_steps(recipe, data) == steps

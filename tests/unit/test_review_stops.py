@@ -23,17 +23,17 @@ def test_a_checkpoint_being_written_is_finished_however_training_stops(
     """Left open, Orbax loses it and prints tracebacks while Python ends."""
     import jax
 
-    from tunesmith.engines.jax.checkpoint import Progress
     from tunesmith.engines.jax.step import TrainState
+    from tunesmith.engines.loop import Progress
 
     weights = {"w": jax.numpy.arange(1 << 20, dtype="float32")}
 
-    def saves_and_stops(*arguments: Any) -> None:
-        checkpoints = arguments[3]
+    def saves_and_stops(checkpoints: Any, *arguments: Any, **named: Any) -> None:
         checkpoints.save(TrainState(weights, {"m": weights["w"]}), Progress(step=7))
         raise stop("at step 8")
 
-    monkeypatch.setattr(loop, "_train", saves_and_stops)
+    monkeypatch.setattr(loop, "JaxTrainer", lambda session, recipe, data, checkpoints: checkpoints)
+    monkeypatch.setattr(loop, "run_loop", saves_and_stops)
     recipe: Any = SimpleNamespace(train=SimpleNamespace(checkpoints=SimpleNamespace(keep=1)))
     nothing: Any = None
     with pytest.raises(stop):

@@ -19,6 +19,8 @@ AGREED = {
     "target_tokens",
     "step_seconds",
     "wait_seconds",
+    "execution_accuracy",
+    "exact_match",
 }
 
 
@@ -39,6 +41,8 @@ def test_a_line_has_every_agreed_field(tmp_path: Path) -> None:
         "target_tokens": 60,
         "step_seconds": 0.5,
         "wait_seconds": 0.1,
+        "execution_accuracy": None,
+        "exact_match": None,
     }
     assert train["time"] > 1.7e9
     assert evaluated["learning_rate"] is None  # null, not absent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,9 @@ from tunesmith.runs.rundir import RunDir
 
 Say = Callable[[str], None]
 """Takes a line for the user about what goes on."""
+
+Measure = Callable[[], Mapping[str, float]]
+"""Scores the weights while they train, apart from the loss: execution accuracy on a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,24 @@ class Engine(Protocol):
         run: RunDir,
         log: MetricsLog,
         say: Say,
+        *,
+        measure: Measure | None = None,
     ) -> TrainResult:
-        """Train the session's weights, from the run's newest checkpoint if it has one."""
+        """Train the session's weights, from the run's newest checkpoint if it has one.
+
+        The session's weights are the best ones afterwards (`run.use_best`), or the last.
+
+        Args:
+            session: from `open_trainer`.
+            recipe, data, run: what to train, on what and where.
+            log: takes the figures.
+            say: told what goes on.
+            measure: called at each evaluation, on every process; the log takes what it gives.
+
+        Raises:
+            Diverged: a loss or gradient was not finite; the step is named and nothing of it is
+                saved.
+        """
         ...
 
     def peak_bytes(self) -> int:

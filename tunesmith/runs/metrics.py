@@ -27,6 +27,7 @@ class Line:
         target_tokens: tokens with a loss.
         step_seconds: from the step's start to its result.
         wait_seconds: of these, spent waiting for data.
+        execution_accuracy, exact_match: of generated SQL, as shares.
         time: seconds since 1970.
     """
 
@@ -39,6 +40,8 @@ class Line:
     target_tokens: int | None = None
     step_seconds: float | None = None
     wait_seconds: float | None = None
+    execution_accuracy: float | None = None
+    exact_match: float | None = None
     time: float | None = None
 
 

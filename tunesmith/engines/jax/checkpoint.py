@@ -8,7 +8,7 @@ A checkpoint holds only what trains: with LoRA the adapters, never the frozen ba
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,8 @@ import orbax.checkpoint as ocp
 from tunesmith.engines.contract import Say
 from tunesmith.engines.jax.params import Params
 from tunesmith.engines.jax.step import TrainState
+from tunesmith.engines.loop import Progress
 from tunesmith.errors import UserError
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands, saved beside its weights.
-
-    Attributes:
-        step: optimizer steps done.
-        best_step, best_loss: the evaluation with the least loss so far.
-        skipped: steps dropped because they were not finite.
-        tokens, target_tokens, seconds: what training has taken so far.
-    """
-
-    step: int = 0
-    best_step: int | None = None
-    best_loss: float | None = None
-    skipped: int = 0
-    tokens: int = 0
-    target_tokens: int = 0
-    seconds: float = 0.0
 
 
 def _as(tree: Any) -> ocp.args.StandardRestore:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tunesmith.engines.loop import micro_batches
 from tunesmith.errors import UserError
 from tunesmith.hardware import cpu_multiplies_bf16, peak_process_bytes
 from tunesmith.recipe.schema import Recipe
@@ -61,31 +62,13 @@ def make_mesh(recipe: Recipe) -> Mesh:
             f"parallel.data is {parallel.data}, but there are {devices} devices",
             f"Set it to {devices}, or leave it out.",
         )
-    check_batch(recipe, hosts=jax.process_count(), devices=devices)
+    micro_batches(recipe, hosts=jax.process_count(), devices=devices)
     return all_devices()
 
 
 def all_devices() -> Mesh:
     """Every device of every process along the data axis."""
     return Mesh(np.array(jax.devices()), (DATA_AXIS,))
-
-
-def check_batch(recipe: Recipe, *, hosts: int, devices: int) -> int:
-    """Number of micro-batches that a step accumulates.
-
-    Raises:
-        UserError: `batch_size` does not split evenly over the devices and micro-batches.
-    """
-    batch, micro = recipe.train.batch_size, recipe.train.micro_batch_size
-    per_pass = devices * (micro or max(1, batch // devices))
-    if batch % per_pass == 0:
-        return batch // per_pass
-    hosts_text = f"{hosts} host{'s' * (hosts != 1)} with {devices} device{'s' * (devices != 1)}"
-    accumulated = f" and micro_batch_size {micro}" if micro else ""
-    raise UserError(
-        f"train.batch_size {batch} does not split over {hosts_text} in all{accumulated}",
-        f"Use a multiple of {devices * (micro or 1)}.",
-    )
 
 
 def settle_dtype(compute_dtype: str) -> str:

@@ -1,0 +1,165 @@
+"""From a model directory to a module that trains: the text decoder alone, adapters, the head."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
+from torch import nn
+from trl.trainer.utils import add_fused_lm_head
+
+from tunesmith.engines.hf.families import Family, has_experts
+from tunesmith.engines.lora_start import draw_a
+from tunesmith.errors import UserError
+from tunesmith.models.catalog import TEXT_PREFIX, WEIGHT_PREFIXES
+from tunesmith.recipe.schema import LoraSection
+
+ADAPTER = "default"  # PEFT's name of the only adapter
+_TOWERS = (
+    "vision_tower.",
+    "audio_tower.",
+    "multi_modal_projector.",
+    "embed_vision.",
+    "embed_audio.",
+)
+
+
+def load_text_model(
+    model_dir: Path,
+    family: Family,
+    text_config: Any,
+    *,
+    dtype: torch.dtype,
+    attention: str = "sdpa",
+    quantization: Any = None,
+) -> nn.Module:
+    """The text decoder with its head, from a text or a multimodal checkpoint.
+
+    Under FSDP only the first process of a node reads weights; those of the others are empty until
+    they are sharded (transformers' `cpu_ram_efficient_loading`).
+
+    Args:
+        model_dir: Hugging Face directory.
+        family, text_config: from `families.find_family`.
+        dtype: of the weights in memory.
+        attention: transformers' name of the attention.
+        quantization: transformers' quantization config, if any.
+
+    Raises:
+        UserError: tensors are missing, unexpected, or of another shape.
+    """
+    # What precedes `layers.0…` in multimodal checkpoints, as published and as transformers 5 saves.
+    renames = {f"^{prefix}": TEXT_PREFIX for prefix in WEIGHT_PREFIXES if prefix != TEXT_PREFIX}
+    try:
+        answer: Any = getattr(transformers, family.causal_lm).from_pretrained(
+            model_dir,
+            config=text_config,
+            dtype=dtype,
+            attn_implementation=attention,
+            key_mapping={pattern.replace(".", r"\."): to for pattern, to in renames.items()},
+            quantization_config=quantization,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{model_dir}: the weights cannot be loaded: {str(error).strip()[:500]}",
+            "The files are damaged or of another model; get them again.",
+        ) from error
+    model, info = answer
+    unexpected = [key for key in info["unexpected_keys"] if not _is_tower(key)]
+    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", unexpected)):
+        if keys:
+            raise UserError(
+                f"{model_dir}: the weights do not fit config.json; {kind}: "
+                + ", ".join(sorted(map(str, keys))[:5])
+            )
+    if info["mismatched_keys"]:
+        raise UserError(f"{model_dir}: tensors of another shape: {info['mismatched_keys']}")
+    add_fused_lm_head(model)
+    return model
+
+
+def _is_tower(key: str) -> bool:
+    return key.removeprefix("model.").startswith(_TOWERS) or key.endswith("lm_head.weight")
+
+
+def check_lora(lora: LoraSection, family: Family, text_config: Any) -> None:
+    """See that adapters mean what they seem to mean.
+
+    Raises:
+        UserError: the model has experts, and the recipe does not say what becomes of them.
+    """
+    if has_experts(text_config) and lora.experts is None:
+        raise UserError(
+            f"lora: this {family.name} model has {text_config.num_experts} experts in each layer, "
+            "whose weights are stacked tensors: adapters by the names of projections miss them",
+            "Say `lora.experts: frozen` to train the projections beside them alone, or use "
+            "`train.method: full`.",
+        )
+
+
+def attach_lora(model: nn.Module, lora: LoraSection, *, seed: int) -> list[str]:
+    """Freeze the model and put fresh float32 adapters into it, in place.
+
+    Returns:
+        Paths of the adapted modules, e.g. `model.layers.0.self_attn.q_proj`.
+
+    Raises:
+        UserError: a target is in none of the layers.
+    """
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets),
+        bias="none",
+        task_type="CAUSAL_LM",
+        # B starts at zero; A is drawn below, the same for every engine.
+        init_lora_weights=False,
+    )
+    inject_adapter_in_model(settings, model, ADAPTER)
+    by_target = defaultdict(list)
+    for path, layer in lora_layers(model):
+        by_target[path.rpartition(".")[2]].append(layer)
+    absent = [target for target in lora.targets if target not in by_target]
+    if absent:
+        raise UserError(f"lora.targets: the model has no {', '.join(absent)}")
+    shapes = {
+        target: [(lora.r, layer.in_features) for layer in layers]
+        for target, layers in by_target.items()
+    }
+    for target, matrices in draw_a(shapes, seed).items():
+        for layer, a in zip(by_target[target], matrices, strict=True):
+            _start(layer, torch.from_numpy(a))
+    return [path for path, _ in lora_layers(model)]
+
+
+def _start(layer: LoraLayer, a: torch.Tensor) -> None:
+    """Begin an adapter as float32 master weights: A as drawn, B zero."""
+    for matrices, value in (
+        (layer.lora_A, a),
+        (layer.lora_B, torch.zeros(layer.out_features, a.shape[0])),
+    ):
+        weight = matrices[ADAPTER].weight
+        device = weight.device  # `meta` where another process reads the weights
+        matrices[ADAPTER].weight = nn.Parameter(value.to(device))
+
+
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """The adapted modules by their path, in the model's order."""
+    for path, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield path, module
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Have each decoder layer's activations computed again in the backward pass."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
