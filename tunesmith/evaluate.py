@@ -14,7 +14,7 @@ from tunesmith.data.dataset import PreparedData
 from tunesmith.data.prompts import prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.data.types import EvalRow
-from tunesmith.engines.contract import Say, Session, load_engine
+from tunesmith.engines.contract import Measure, Say, Session, load_engine
 from tunesmith.errors import UserError
 from tunesmith.models.resolve import check_model_dir
 from tunesmith.prepare import find_export, is_run, load_run, prepare_run
@@ -90,7 +90,8 @@ def evaluate(
         measured = session.loss(rows, batch_size=recipe.eval.batch_size, progress=told)
         figures |= asdict(from_loss(measured.total, measured.target_tokens))
     if recipe.eval.text_to_sql is not None:
-        report, record["text_to_sql"] = _text_to_sql(session, recipe, data, tokenizer, say)
+        rows = recipe.eval.text_to_sql.rows
+        report, record["text_to_sql"] = _text_to_sql(session, recipe, data, tokenizer, say, rows)
         figures |= {
             "execution_accuracy": report.execution_accuracy,
             "exact_match": report.exact_match,
@@ -160,12 +161,37 @@ def answer_prompts(
     return [tokenizer.decode(answer.ids) for answer in answers]
 
 
-def _text_to_sql(
+def measure_while_training(
     session: Session, recipe: Recipe, data: PreparedData, tokenizer: Tokenizer, say: Say
+) -> Measure | None:
+    """What an engine calls at each evaluation of `eval.every_steps`; None if the loss is all."""
+    count = recipe.eval.text_to_sql and recipe.eval.text_to_sql.rows_while_training
+    if not count:
+        return None
+
+    def measure() -> dict[str, float]:
+        report, _ = _text_to_sql(session, recipe, data, tokenizer, say, count)
+        scores = {
+            "execution_accuracy": report.execution_accuracy,
+            "exact_match": report.exact_match,
+        }
+        return {name: score for name, score in scores.items() if score is not None}
+
+    return measure
+
+
+def _text_to_sql(
+    session: Session,
+    recipe: Recipe,
+    data: PreparedData,
+    tokenizer: Tokenizer,
+    say: Say,
+    count: int | None,
 ) -> tuple[SqlReport, dict[str, Any]]:
+    """Answer and score the first `count` rows; None: all."""
     fields = recipe.eval.text_to_sql
     assert fields is not None
-    rows = list(data.eval_rows(fields.rows))
+    rows = list(data.eval_rows(count))
 
     def ended(index: int, ids: np.ndarray) -> bool:
         """Whether the first statement is whole: more text would not change it."""
@@ -206,7 +232,8 @@ def check_sql_fields(recipe: Recipe, data: PreparedData) -> None:
     """
     fields = recipe.eval.text_to_sql
     if fields is not None:
-        _check_rows(data.eval_rows(fields.rows), fields)
+        most = fields.rows and max(fields.rows, fields.rows_while_training or 0)
+        _check_rows(data.eval_rows(most), fields)
 
 
 def _check_rows(rows: Iterable[EvalRow], fields: TextToSql) -> None:

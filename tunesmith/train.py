@@ -8,7 +8,13 @@ from typing import Any
 
 from tunesmith.engines.contract import Engine, Say, Session, TrainResult, load_engine
 from tunesmith.errors import Diverged, UserError
-from tunesmith.evaluate import Evaluation, answer_prompts, check_sql_fields, evaluate
+from tunesmith.evaluate import (
+    Evaluation,
+    answer_prompts,
+    check_sql_fields,
+    evaluate,
+    measure_while_training,
+)
 from tunesmith.export import Export, export
 from tunesmith.models.gguf import origin_note
 from tunesmith.prepare import Prepared, prepare_run, run_dir
@@ -58,8 +64,9 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
     before = _before(session, run, recipe, prepared, writes, say)
 
     log = MetricsLog(run.metrics, writes=writes)
+    measure = measure_while_training(session, recipe, prepared.data, prepared.tokenizer, say)
     try:
-        result = engine.train(session, recipe, prepared.data, run, log, say)
+        result = engine.train(session, recipe, prepared.data, run, log, say, measure=measure)
         after = _after(session, run, recipe, prepared, writes, say)
     except Diverged:
         if writes:
