@@ -21,6 +21,9 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
+from tunesmith.models.catalog import ModelConfig
+from tunesmith.models.weights import module_path
+
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 START_OF_TURN, END_OF_TURN = 105, 106
 GEMMA3_CONTROL = {START_OF_TURN: "<start_of_turn>", END_OF_TURN: "<end_of_turn>"}
@@ -303,3 +306,8 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> np.
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def adapter_key(config: ModelConfig, name: str, matrix: str) -> str:
+    """PEFT's key of one matrix (A or B), by our parameter name."""
+    return f"base_model.model.{module_path(config, name)}.lora_{matrix}.weight"

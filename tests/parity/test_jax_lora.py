@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from tests.parity.test_jax_gemma3 import some_batch, transformers_loss, transformers_model
-from tests.tiny import write_tiny_gemma3
+from tests.tiny import adapter_key, write_tiny_gemma3
 from tests.tiny_engine import Gradients, largest_gap, open_tiny, words
 from tunesmith.engines.jax.export import unstack_adapter
 from tunesmith.engines.jax.session import JaxSession
-from tunesmith.models.adapter import adapter_key
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

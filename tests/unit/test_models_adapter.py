@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.tiny import write_tiny_gemma3
+from tests.tiny import adapter_key, write_tiny_gemma3
 from tunesmith.errors import UserError
-from tunesmith.models.adapter import adapter_key, merged, read_adapter
+from tunesmith.models.adapter import merged, read_adapter
 from tunesmith.models.catalog import load_config
 from tunesmith.models.reference import load
 from tunesmith.models.weights import read_weights

@@ -38,9 +38,10 @@ _GEMMA3_OUTER = {
 _LAYERS = {"gemma3": _GEMMA3_LAYER}
 _OUTER = {"gemma3": _GEMMA3_OUTER}
 
-# Keys of a multimodal checkpoint that belong to its vision side.
+# Keys of a multimodal checkpoint that belong to its vision side, and of a head beside the
+# embedding, which it repeats.
 _TOWERS = ("vision_tower.", "multi_modal_projector.")
-_HEADS = ("lm_head.weight", "language_model.lm_head.weight")
+HEADS = ("lm_head.weight", "language_model.lm_head.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def read_weights(
     expected = {spec.hf_key: spec.shape for spec in specs.values()}
     multimodal = config.weight_prefix != TEXT_PREFIX
     tower_keys = [key for key in files if multimodal and _is_tower(key)]
-    heads = [key for key in files if key in _HEADS]
+    heads = [key for key in files if key in HEADS]
     missing = [key for key in expected if key not in files]
     unexpected = set(files) - expected.keys() - set(tower_keys) - set(heads)
     if missing or unexpected:

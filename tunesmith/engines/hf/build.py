@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
@@ -17,11 +19,18 @@ from trl.trainer.utils import add_fused_lm_head
 from tunesmith.engines.hf.families import Family, has_experts
 from tunesmith.engines.lora_start import draw_a
 from tunesmith.errors import UserError
+from tunesmith.models.adapter import Adapter
 from tunesmith.models.catalog import TEXT_PREFIX, WEIGHT_PREFIXES
-from tunesmith.recipe.schema import LoraSection
+from tunesmith.recipe.schema import LoraSection, TrainSection
 
 ADAPTER = "default"  # PEFT's name of the only adapter
 _TOWERS = (
+    "vision_tower.",
+    "audio_tower.",
+    "multi_modal_projector.",
+    "embed_vision.",
+    "embed_audio.",
+)
     "vision_tower.",
     "audio_tower.",
     "multi_modal_projector.",
@@ -163,3 +172,93 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
 def recompute_layers(model: nn.Module) -> None:
     """Have each decoder layer's activations computed again in the backward pass."""
     model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+
+
+def merge_adapter(model: nn.Module, adapter: Adapter) -> None:
+    """Add an adapter to a model's weights, in place.
+
+    Raises:
+        UserError: it does not fit the model.
+    """
+    for path, (a, b) in adapter.pairs.items():
+        living = path.replace("model.language_model.", TEXT_PREFIX, 1)
+        try:
+            weight = model.get_parameter(f"{living}.weight")
+            weight.data += adapter.scale * (torch.from_numpy(b) @ torch.from_numpy(a))
+        except (AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"the adapter does not fit the model at {path}",
+                "Name the base model that the adapter was trained on.",
+            ) from error
+
+
+def quantization(lora: LoraSection | None, dtype: torch.dtype, device: torch.device) -> Any:
+    """transformers' quantization config for `lora.quantize_base`, or None.
+
+    Raises:
+        UserError: it was asked for where it cannot be had.
+    """
+    if lora is None or lora.quantize_base is None:
+        return None
+    if device.type != "cuda":
+        raise UserError(
+            "lora.quantize_base: 4-bit weights need a CUDA device, for bitsandbytes multiplies "
+            "them there; there is none",
+            "Leave it out: the frozen weights are then held in train.compute_dtype.",
+        )
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "lora.quantize_base needs the package bitsandbytes",
+            "Install it with: pip install 'tunesmith[qlora]'",
+        ) from error
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=lora.quantize_base,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        # Stored as if of the compute type, so that FSDP can shard them with the rest.
+        bnb_4bit_quant_storage=dtype,
+    )
+
+
+def share_buffers(model: nn.Module) -> None:
+    """Give every process the buffers of the first one, before weights are sharded.
+
+    Gemma 4 keeps a scale of each layer in a buffer of the checkpoint. Only one process of a node
+    has read it, and Accelerate (1.15) hands out parameters alone: it stops at a buffer that is
+    saved with the weights. So they are marked as not saved; exports take them from the base model.
+    """
+    values: list[Any] = [{name: buffer.cpu() for name, buffer in model.named_buffers()}]
+    if not PartialState().is_local_main_process:
+        values = [None]
+    broadcast_object_list(values)
+    for name, value in values[0].items():
+        path, _, short = name.rpartition(".")
+        module = model.get_submodule(path)
+        delattr(module, short)
+        module.register_buffer(short, value.clone(), persistent=False)
+
+
+def make_optimizer(model: nn.Module, train: TrainSection, *, fused: bool) -> torch.optim.AdamW:
+    """AdamW over what trains; its learning rate is set before each step.
+
+    Args:
+        model: its trained parameters are float32.
+        train: the recipe's figures; weight decay is for matrices alone, as in the JAX engine.
+        fused: one kernel for all parameters, on GPUs.
+    """
+    adam = train.optimizer
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": adam.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=train.learning_rate,
+        betas=(adam.beta1, adam.beta2),
+        eps=adam.eps,
+        fused=fused or None,
+    )
