@@ -39,7 +39,7 @@ RENDERED = (
     "<start_of_turn>user\nBye<end_of_turn>\n"
     "<start_of_turn>model\nSee you<end_of_turn>\n"
 )
-# How Gemma 4 writes turns, with its system turn; the vocabulary of the tests has other markers.
+# Another style, with a system turn.
 OTHER_STYLE = (
     "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content | trim }}"
     "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>assistant\n{% endif %}"

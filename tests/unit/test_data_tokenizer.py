@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as Library
 
 from tests.tiny import write_tiny_tokenizer
+from tests.tiny_gemma4 import CONTROL
 from tunesmith.data import tokenizer as module
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.errors import UserError
@@ -37,6 +39,37 @@ def test_special_tokens(tiny: Tokenizer) -> None:
     assert tiny.vocab_size == 512
     assert tiny.chat_template is None
     assert tiny.special_tokens["<unused7>"] == 12
+
+
+@pytest.mark.parametrize(
+    ("named", "stops"),
+    [
+        ({}, (1, 106)),
+        ({"eos_token_id": None}, (1, 106)),
+        ({"eos_token_id": 1}, (1, 106)),
+        ({"eos_token_id": [106, 1]}, (1, 106)),
+        ({"eos_token_id": [1, 106, 50]}, (1, 106, 50)),
+    ],
+)
+def test_generation_config_adds_stop_tokens(
+    tmp_path: Path, named: dict[str, Any], stops: tuple[int, ...]
+) -> None:
+    """G1: Gemma 4's chat models stop at <eos>, <turn|> and <|tool_response>."""
+    write_tiny_tokenizer(tmp_path, control=CONTROL)
+    (tmp_path / "generation_config.json").write_text(json.dumps(named))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.stop_ids == stops
+    names = {1: "<eos>", 106: "<turn|>", 50: "<|tool_response>"}
+    assert tokenizer.stop_tokens == tuple(names[id] for id in stops)
+    assert tokenizer.turn_end_id == 106
+
+
+@pytest.mark.parametrize("id", [512, -1, "<eos>", True, [1, None]])
+def test_stop_token_that_the_tokenizer_lacks_is_refused(tmp_path: Path, id: Any) -> None:
+    write_tiny_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": id}))
+    with pytest.raises(UserError, match=r"generation_config\.json: eos_token_id .* is no token"):
+        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize(

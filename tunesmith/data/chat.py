@@ -31,6 +31,13 @@ class Message:
     content: str
 
 
+# Templates that come with this package, and the token by which a tokenizer shows that it fits.
+BUILT_IN = {"gemma3": "<start_of_turn>", "gemma4": "<|turn>"}
+
+# The conversation on which templates are tried out.
+_TRIED = (Message("user", "One, two?"), Message("assistant", "Three, four."))
+
+
 class TemplateMismatch(Exception):
     """The template does not let the trained part of a conversation be told from the rest."""
 
@@ -95,7 +102,8 @@ def load_template(path: Path, *, bos_token: str, eos_token: str) -> ChatTemplate
         source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"chat template {path}: cannot be read: {error}", "Check `data.chat_template`."
+            f"chat template {path}: cannot be read: {error}",
+            f"`data.chat_template` is a file, or one of {', '.join(BUILT_IN)}.",
         ) from error
     return ChatTemplate(source, path.name, bos_token=bos_token, eos_token=eos_token)
 
@@ -126,32 +134,83 @@ def find_template(model_dir: Path, *, bos_token: str, eos_token: str) -> ChatTem
     return None
 
 
-def choose_template(tokenizer: Tokenizer, path: Path | None = None) -> ChatTemplate:
-    """The template of a run: the file given, else the model's own, else Gemma 3's; tried out.
+def choose_template(
+    tokenizer: Tokenizer, wanted: str | Path | None = None, base_dir: Path = Path()
+) -> ChatTemplate:
+    """The template of a run: the one wanted, else the model's own, else its family's; tried out.
 
     Args:
         tokenizer: the model's.
-        path: `data.chat_template`, absolute.
+        wanted: `data.chat_template`: a name of `BUILT_IN`, or a file.
+        base_dir: what a relative path starts from.
 
     Raises:
-        UserError: the file is missing or damaged, or the template does not let the trained part be
-            told from the rest.
+        UserError: the file is missing or damaged, the tokenizer lacks the template's tokens, or the
+            template does not let the trained part be told from the rest.
     """
     tokens = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
-    if path is not None:
-        template = load_template(path, **tokens)
+    fitting = [name for name, turn in BUILT_IN.items() if turn in tokenizer.special_tokens]
+    if isinstance(wanted, str) and wanted in BUILT_IN:
+        if wanted not in fitting:
+            raise UserError(
+                f"chat template {wanted}: the tokenizer has no token {BUILT_IN[wanted]}",
+                "`data.chat_template` must fit the model; absent, the model's own is taken.",
+            )
+        template = _built_in(wanted, tokens)
+    elif wanted is not None:
+        template = load_template(base_dir / Path(wanted).expanduser(), **tokens)
     elif tokenizer.chat_template is not None:
         template = tokenizer.chat_template
+    elif fitting:
+        template = _built_in(fitting[0], tokens)
     else:
-        if not {"<start_of_turn>", "<end_of_turn>"} <= set(tokenizer.special_tokens):
-            raise UserError(
-                "the model has no chat template, and its tokenizer lacks Gemma 3's turn tokens",
-                "Give a Jinja file as `data.chat_template`, or use `format: prompt_completion`.",
-            )
-        source = resources.files("tunesmith.data").joinpath("gemma3.jinja").read_text("utf-8")
-        template = ChatTemplate(source, "gemma3.jinja", **tokens)
-    _try_out(template, tokenizer)
+        raise UserError(
+            "the model has no chat template, and its tokenizer lacks Gemma's turn tokens",
+            "Give a Jinja file as `data.chat_template`, or use `format: prompt_completion`.",
+        )
+    try:
+        _try_out(template, tokenizer)
+    except TemplateMismatch as mismatch:
+        same = [name for name in fitting if _ask_alike(template, _built_in(name, tokens))]
+        raise UserError(
+            f"the chat template cannot be trained with: {mismatch}",
+            f"Set `data.chat_template: {same[0]}`: it asks the model in the same way, and has the "
+            "same in front of trained answers."
+            if same
+            else "Give another Jinja file as `data.chat_template`.",
+        ) from mismatch
     return template
+
+
+def own_template(tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The model's own template, to ask it with: whether it could be trained with does not matter.
+
+    Raises:
+        UserError: the template refuses a plain question.
+    """
+    template = tokenizer.chat_template
+    if template is not None:
+        try:
+            template.render(_TRIED[:1], add_generation_prompt=True)
+        except TemplateMismatch as mismatch:
+            raise UserError(str(mismatch), "`--plain` continues text without it.") from mismatch
+    return template
+
+
+def _built_in(name: str, tokens: dict[str, str]) -> ChatTemplate:
+    file = f"{name}.jinja"
+    source = resources.files("tunesmith.data").joinpath(file).read_text("utf-8")
+    return ChatTemplate(source, file, **tokens)
+
+
+def _ask_alike(one: ChatTemplate, other: ChatTemplate) -> bool:
+    """Whether two templates put the same question to a model."""
+    try:
+        return one.render(_TRIED[:1], add_generation_prompt=True) == other.render(
+            _TRIED[:1], add_generation_prompt=True
+        )
+    except TemplateMismatch:
+        return False
 
 
 def render_with_targets(
@@ -204,21 +263,18 @@ def _turn_end(text: str, begin: int, tokenizer: Tokenizer) -> tuple[int, int] | 
 
 
 def _try_out(template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Checks on a plain conversation that characters and tokens tell the prompt from the answer."""
-    messages = [Message("user", "One, two?"), Message("assistant", "Three, four.")]
-    try:
-        text, ((begin, end),) = render_with_targets(template, messages, tokenizer)
-        prompt, upto_end = tokenizer.encode(text[:begin]), tokenizer.encode(text[:end])
-        whole = tokenizer.encode(text)
-        if whole[: len(prompt)] != prompt or whole[: len(upto_end)] != upto_end:
-            raise TemplateMismatch(
-                f"{template.name}: the prompt's tokens are no prefix of those with the answer"
-            )
-    except TemplateMismatch as mismatch:
-        raise UserError(
-            f"the chat template cannot be trained with: {mismatch}",
-            "Give another Jinja file as `data.chat_template`.",
-        ) from mismatch
+    """Checks on a plain conversation that characters and tokens tell the prompt from the answer.
+
+    Raises:
+        TemplateMismatch: they do not.
+    """
+    text, ((begin, end),) = render_with_targets(template, _TRIED, tokenizer)
+    prompt, upto_end = tokenizer.encode(text[:begin]), tokenizer.encode(text[:end])
+    whole = tokenizer.encode(text)
+    if whole[: len(prompt)] != prompt or whole[: len(upto_end)] != upto_end:
+        raise TemplateMismatch(
+            f"{template.name}: the prompt's tokens are no prefix of those with the answer"
+        )
 
 
 def _environment() -> jinja2.Environment:

@@ -125,8 +125,7 @@ def _template(data: DataSection, tokenizer: Tokenizer, base_dir: Path) -> ChatTe
     formats = {rows.format for rows in (data.train, data.eval) if rows is not None}
     if not formats & {"chat", "template"}:
         return None
-    path = data.chat_template
-    return choose_template(tokenizer, None if path is None else base_dir / Path(path).expanduser())
+    return choose_template(tokenizer, data.chat_template, base_dir)
 
 
 def _fingerprint(

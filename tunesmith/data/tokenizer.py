@@ -37,7 +37,8 @@ class Tokenizer:
         bos_id, eos_id, pad_id: begin of text, end of text, padding.
         bos_token, eos_token: the first two as text.
         turn_end_id: what ends a turn of a conversation; None if the vocabulary has no such token.
-        stop_ids: tokens at which a generation ends.
+        stop_ids: tokens at which a generation ends: EOS, the turn end, and those that the model's
+            generation_config.json names besides (Gemma 4: `<|tool_response>`).
         stop_tokens: the same as text.
         special_tokens: text → id of all control tokens.
         vocab_size: number of ids.
@@ -46,7 +47,14 @@ class Tokenizer:
     """
 
     def __init__(
-        self, library: tokenizers.Tokenizer, *, bos: str, eos: str, pad: str, fingerprint: str
+        self,
+        library: tokenizers.Tokenizer,
+        *,
+        bos: str,
+        eos: str,
+        pad: str,
+        stop_ids: Sequence[int] = (),
+        fingerprint: str,
     ) -> None:
         library.no_truncation()
         library.no_padding()
@@ -62,8 +70,9 @@ class Tokenizer:
         )
         turn_end = next((token for token in _TURN_ENDS if token in self.special_tokens), None)
         self.turn_end_id = None if turn_end is None else self.special_tokens[turn_end]
-        self.stop_tokens = (eos,) if turn_end is None else (eos, turn_end)
-        self.stop_ids = tuple(map(self._id_of, self.stop_tokens))
+        stops = (self.eos_id, self.turn_end_id, *stop_ids)
+        self.stop_ids = tuple(dict.fromkeys(id for id in stops if id is not None))
+        self.stop_tokens = tuple(map(self.token, self.stop_ids))
         self.vocab_size = library.get_vocab_size(with_added_tokens=True)
         self._edge_tokens = re.compile("|".join(map(re.escape, (bos, eos, pad))))
         self.fingerprint = fingerprint
@@ -95,7 +104,8 @@ class Tokenizer:
             raise UserError(f"{path}: damaged: {error}", "Fetch the model again.") from error
         names = _token_names(model_dir)
         digest = hashlib.sha256(content + json.dumps(names, sort_keys=True).encode())
-        tokenizer = cls(library, **names, fingerprint=digest.hexdigest())
+        stop_ids = _generation_stops(model_dir, library.get_vocab_size(with_added_tokens=True))
+        tokenizer = cls(library, **names, stop_ids=stop_ids, fingerprint=digest.hexdigest())
         tokenizer.chat_template = find_template(
             model_dir, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
         )
@@ -171,6 +181,25 @@ def _token_names(model_dir: Path) -> dict[str, str]:
         except (ValueError, KeyError, AttributeError) as error:
             raise UserError(f"{path}: damaged: {error}", "Fetch the model again.") from error
     return names
+
+
+def _generation_stops(model_dir: Path, vocab_size: int) -> list[int]:
+    """`eos_token_id` of generation_config.json: one id, a list, or nothing."""
+    path = model_dir / "generation_config.json"
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path}: damaged: {error}", "Fetch the model again.") from error
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    for id in ids:
+        if type(id) is not int or not 0 <= id < vocab_size:
+            raise UserError(
+                f"{path}: eos_token_id {id!r} is no token of the tokenizer, which has {vocab_size}",
+                "The model's files do not belong together; fetch the model again.",
+            )
+    return ids
 
 
 def _cut(text: str) -> list[str]:

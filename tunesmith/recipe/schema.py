@@ -177,7 +177,7 @@ class DataSection(Section):
     bad_rows: Literal["stop", "skip"] = "stop"
     """A row that cannot be read: stop with file, line and reason, or leave it out and count it."""
     chat_template: str | None = None
-    """A Jinja file. Absent: the model's own template, or Gemma 3's where the model has none."""
+    """A Jinja file, or `gemma3` or `gemma4`. Absent: the model's own, else that of its family."""
     seed: NonNegativeInt = 0
     """Seeds what is drawn once: the hold-out and `pick: random`."""
 
