@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tunesmith.data.dataset import PreparedData
-from tunesmith.data.prompts import prompt_ids
+from tunesmith.data.prompts import opening, prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.data.types import EvalRow
 from tunesmith.engines.contract import Measure, Say, Session, load_engine
@@ -148,8 +148,12 @@ def evaluate_model(
 def answer_prompts(
     session: Session, recipe: Recipe, data: PreparedData, tokenizer: Tokenizer
 ) -> list[str]:
-    """Continue each of `eval.prompts` as the recipe's `generation` says."""
-    prompts = [prompt_ids(text, tokenizer, data.template) for text in recipe.eval.prompts]
+    """Continue each of `eval.prompts` as the recipe's `generation` says.
+
+    In a conversation they follow the system message that the training rows have.
+    """
+    history = opening(recipe.data.train)
+    prompts = [prompt_ids(text, tokenizer, data.template, history) for text in recipe.eval.prompts]
     if not prompts:
         return []
     answers = session.generate(

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from tunesmith.data.chat import ChatTemplate, Message, choose_template
-from tunesmith.data.prompts import prompt_ids
+from tunesmith.data.chat import ChatTemplate, Message, own_template
+from tunesmith.data.prompts import opening, prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.engines.contract import Say, Session, load_engine
 from tunesmith.errors import UserError
@@ -33,12 +33,14 @@ class Speaker:
         tokenizer: the model's.
         template: of conversations; None where the model continues plain text.
         settings: length and sampling.
+        opening: of every conversation: the system message that the model was trained with.
     """
 
     session: Session
     tokenizer: Tokenizer
     template: ChatTemplate | None
     settings: Generation
+    opening: Sequence[Message] = ()
 
     def ids(self, text: str, history: Sequence[Message] = ()) -> np.ndarray:
         """What the model is given for a prompt: int32 [T].
@@ -50,6 +52,7 @@ class Speaker:
             text.encode()
         except UnicodeEncodeError:
             raise UserError(f"the prompt {text!r} is not UTF-8 text") from None
+        history = [*self.opening, *history]
         return prompt_ids(text, self.tokenizer, self.template, history)
 
     def answer(self, prompts: Sequence[np.ndarray]) -> list[str]:
@@ -75,9 +78,10 @@ def open_speaker(
     Raises:
         UserError: it cannot be loaded, or the run has exported nothing.
     """
-    path = Path(model)
+    path, begin = Path(model), []
     if is_run(path):
         loaded = load_run(path)
+        begin = opening(loaded.recipe.data.train)
         engine, settings = loaded.recipe.engine, settings or loaded.recipe.eval.generation
         exported = find_export(path, loaded, say)
         model_dir, adapter_dir = exported.model_dir, exported.adapter_dir
@@ -85,12 +89,11 @@ def open_speaker(
         source = _source(model)
         model_dir, adapter_dir = resolve_model(source, model, progress=conversion_ticker(say)), None
     tokenizer = Tokenizer.load(adapter_dir or model_dir)
-    has_template = not plain and tokenizer.chat_template is not None
+    template = None if plain else own_template(tokenizer)
     loaded_engine = load_engine(engine)
     loaded_engine.start()
     session = loaded_engine.open_session(model_dir, adapter_dir=adapter_dir)
-    template = choose_template(tokenizer) if has_template else None
-    return Speaker(session, tokenizer, template, settings or Generation())
+    return Speaker(session, tokenizer, template, settings or Generation(), begin)
 
 
 def _source(model: str) -> Literal["hub", "dir", "gguf"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tunesmith.recipe.load import LoadedRecipe, diff_recipes, dump_recipe, load_
 from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.metrics import MetricsLog
 from tunesmith.runs.rundir import VERSION, RunDir, make_manifest, read_json, write_json, write_text
+from tunesmith.runs.tensorboard import EventFiles
 from tunesmith.tasks.samples import Sample
 
 
@@ -52,6 +54,8 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
 
     engine = load_engine(recipe.engine)
     writes = engine.start()
+    board = EventFiles(run.tensorboard) if recipe.run.tensorboard else None
+    log = MetricsLog(run.metrics, writes=writes, board=board)
     prepared = prepare_run(loaded, say)
     check_sql_fields(recipe, prepared.data)
     for line in [*prepared.data.train_stats.lines(), *prepared.data.warnings]:
@@ -63,10 +67,10 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
         session.take_weights(source, say, use_best=recipe.run.use_best)
     before = _before(session, run, recipe, prepared, writes, say)
 
-    log = MetricsLog(run.metrics, writes=writes)
     measure = measure_while_training(session, recipe, prepared.data, prepared.tokenizer, say)
     try:
-        result = engine.train(session, recipe, prepared.data, run, log, say, measure=measure)
+        with closing(log):
+            result = engine.train(session, recipe, prepared.data, run, log, say, measure=measure)
         after = _after(session, run, recipe, prepared, writes, say)
     except Diverged:
         if writes:

@@ -73,6 +73,9 @@ def overfit(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of a model that knows one answer by heart."""
     folder = tmp_path_factory.mktemp("overfit")
     write_sql_rows(folder)
-    recipe = write_recipe(folder, tiny, **sql_sections())
+    sections = sql_sections()
+    sections["eval"]["text_to_sql"]["rows_while_training"] = 1
+    sections["run"] = {"dir": str(folder / "run"), "tensorboard": True}
+    recipe = write_recipe(folder, tiny, **sections)
     assert tunesmith("train", recipe) == 0
     return folder / "run"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.event_files import read_scalars
 from tests.tiny import write_tiny_gemma3
 from tests.tiny_run import (
     read_lines,
@@ -71,6 +72,7 @@ def test_the_run_folder_holds_all_that_a_run_was(overfit: Path) -> None:
         "recipe.yaml",
         "manifest.json",
         "metrics.jsonl",
+        "tensorboard",
         "checkpoints",
         "evaluation",
         "samples.json",
@@ -93,6 +95,34 @@ def test_the_run_folder_holds_all_that_a_run_was(overfit: Path) -> None:
     after = read_json(overfit / "evaluation" / "after.json")
     assert after["text_to_sql"]["answers"] == ["SELECT max(age) FROM t"]
     assert after["loss"] == read_summary(overfit)["after"]["loss"]
+
+
+def test_sql_is_scored_while_training(overfit: Path) -> None:
+    """The weights of that step; before training nothing was right."""
+    lines = read_lines(overfit / "metrics.jsonl")
+    scores = {(line["kind"], line["execution_accuracy"], line["exact_match"]) for line in lines}
+    assert scores == {("train", None, None), ("eval", 1.0, 1.0)}
+    assert read_summary(overfit)["before"]["execution_accuracy"] == 0.0
+
+
+def test_tensorboard_has_the_figures_of_the_metrics(overfit: Path) -> None:
+    shown = {(tag, step): value for tag, step, value in read_scalars(overfit / "tensorboard")}
+    lines = read_lines(overfit / "metrics.jsonl")
+    figures = {
+        (f"{line['kind']}/{name}", line["step"]): pytest.approx(line[name])
+        for line in lines
+        for name in ("loss", "learning_rate", "grad_norm", "execution_accuracy", "exact_match")
+        if line[name] is not None
+    }
+    figures |= {
+        ("train/tokens_per_second", line["step"]): pytest.approx(
+            line["tokens"] / line["step_seconds"]
+        )
+        for line in lines
+        if line["kind"] == "train"
+    }
+    assert shown == figures
+    assert len(shown) == 4 * 4 + 2 * 3
 
 
 # --- a second start ------------------------------------------------------------------------------

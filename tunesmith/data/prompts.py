@@ -8,6 +8,13 @@ import numpy as np
 
 from tunesmith.data.chat import ChatTemplate, Message
 from tunesmith.data.tokenizer import Tokenizer
+from tunesmith.recipe.schema import Rows
+
+
+def opening(rows: Rows) -> list[Message]:
+    """What stands before every conversation of the training rows: the template's system message."""
+    system = rows.template and rows.template.system
+    return [Message("system", system)] if system else []
 
 
 def prompt_ids(

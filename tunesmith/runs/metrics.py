@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tunesmith.runs.rundir import write_text
+from tunesmith.runs.tensorboard import EventFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,17 @@ class Line:
 
 
 class MetricsLog:
-    """Appends lines to a run's metrics.jsonl; only one process of a run writes."""
+    """Appends lines to a run's metrics.jsonl; only one process of a run writes.
 
-    def __init__(self, path: Path, *, writes: bool = True) -> None:
+    Args:
+        path: the file.
+        writes: whether this process does.
+        board: takes the same lines for TensorBoard.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True, board: EventFiles | None = None) -> None:
         self._path, self._writes = path, writes
+        self._board = board if writes else None
 
     def append(self, line: Line) -> None:
         """Add a line and hand it to the operating system at once."""
@@ -60,12 +68,22 @@ class MetricsLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
+        if self._board is not None:
+            self._board.add(record)
 
     def rewind(self, step: int) -> None:
         """Drop the lines after `step`, and a line cut short, before a run goes on from there."""
+        kept: list[dict[str, Any]] = []
         if self._writes and self._path.exists():
-            kept = [json.dumps(r) for r in read_metrics(self._path) if r["step"] <= step]
-            write_text(self._path, "".join(line + "\n" for line in kept))
+            kept = [record for record in read_metrics(self._path) if record["step"] <= step]
+            write_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))
+        if self._board is not None:
+            self._board.restart(kept)
+
+    def close(self) -> None:
+        """Write what TensorBoard's files still wait for."""
+        if self._board is not None:
+            self._board.close()
 
 
 def _not_finite(value: Any) -> bool:

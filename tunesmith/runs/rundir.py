@@ -3,6 +3,7 @@
     recipe.yaml      the resolved recipe
     manifest.json    run id, versions, git commit, data fingerprint, seed, command
     metrics.jsonl    one line per logged step and evaluation
+    tensorboard/     the same as event files, with run.tensorboard
     checkpoints/     what training goes on from (engine's own format)
     evaluation/      before.json and after.json with every answer given
     samples.json     the recipe's prompts continued before and after
@@ -54,6 +55,11 @@ class RunDir:
     def metrics(self) -> Path:
         """Step by step figures."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
