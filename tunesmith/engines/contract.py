@@ -71,6 +71,29 @@ class TrainResult:
     best_step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Memory of a training step, known before anything runs.
+
+    Attributes:
+        device_count: devices in all that share the work.
+        peak_bytes: most that is held at once on one of them.
+        by_kind: that sum's parts: `parameters`, `gradients` and `optimizer` as they lie there,
+            `gathered` (sharded weights made whole for a while, and gradients on their way),
+            `activations` (all else that a pass makes), `buffers`.
+        phase: when it is held: `forward`, `backward` or `optimizer step`.
+        not_counted: what a device holds besides.
+        seconds: that the estimate took.
+    """
+
+    device_count: int
+    peak_bytes: int
+    by_kind: Mapping[str, int]
+    phase: str
+    not_counted: Sequence[str]
+    seconds: float
+
+
 class Session(Protocol):
     """Weights on devices, ready to score, generate, train and export."""
 
@@ -161,6 +184,18 @@ class Engine(Protocol):
         Raises:
             Diverged: a loss or gradient was not finite; the step is named and nothing of it is
                 saved.
+        """
+        ...
+
+    def estimate(
+        self, recipe: Recipe, config_dir: Path, *, device_count: int, say: Say
+    ) -> Estimate:
+        """Memory of a training step of the model whose config.json lies in a directory.
+
+        It changes much in its process: `engines.estimate` gives it one of its own.
+
+        Raises:
+            UserError: the recipe does not fit the model or the devices.
         """
         ...
 
