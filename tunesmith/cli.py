@@ -23,7 +23,8 @@ _TRAINING_INTERRUPTED = "interrupted; the same command goes on from the last che
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit status (see `tunesmith.errors`)."""
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
         return arguments.run(arguments) or EXIT_OK
     except UserError as error:
@@ -88,10 +89,10 @@ def _add_train(verbs: argparse._SubParsersAction) -> None:
     train.set_defaults(run=_train, interrupted=_TRAINING_INTERRUPTED)
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def _train(arguments: argparse.Namespace) -> int | None:
     from tunesmith.recipe.load import load_recipe
     from tunesmith.report import summary_lines
-    from tunesmith.train import train_recipe
+    from tunesmith.train import start_processes, train_recipe
 
     begun = time.perf_counter()
 
@@ -99,8 +100,13 @@ def _train(arguments: argparse.Namespace) -> None:
         _say(f"[{time.perf_counter() - begun:6.1f} s] {line}")
 
     loaded = load_recipe(arguments.recipe, arguments.overrides)
-    for line in summary_lines(train_recipe(loaded, say, fork=arguments.fork)):
+    status = start_processes(loaded, arguments.argv, say)
+    if status is not None:
+        return status
+    summary = train_recipe(loaded, say, fork=arguments.fork)
+    for line in summary_lines(summary) if summary else ():
         _say(line)
+    return None
 
 
 # -- evaluate -----------------------------------------------------------------------------------

@@ -25,10 +25,8 @@ Greedy = Callable[[np.ndarray, int, list[int]], list[int]]
 def main(claim_path: Path) -> None:
     """Check the claim; print as JSON what each reader found: largest gap and greedy text."""
     claim = json.loads(claim_path.read_text(encoding="utf-8"))
-    readers = {"numpy": _numpy_reader}
-    if claim["transformers"]:
-        readers["transformers"] = _transformers_reader
-    print(json.dumps({name: _check(claim, reader) for name, reader in readers.items()}))
+    readers = {"numpy": _numpy_reader, "transformers": _transformers_reader}
+    print(json.dumps({name: _check(claim, readers[name]) for name in claim["readers"]}))
 
 
 def _check(claim: dict[str, Any], reader: Callable[[dict[str, Any]], tuple[Logits, Greedy]]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tunesmith.evaluate import (
 from tunesmith.export import Export, export
 from tunesmith.models.gguf import origin_note
 from tunesmith.prepare import Prepared, prepare_run, run_dir
+from tunesmith.publish import check_hub, push
 from tunesmith.recipe.load import LoadedRecipe, diff_recipes, dump_recipe, load_recipe
 from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.metrics import MetricsLog
@@ -27,7 +29,37 @@ from tunesmith.runs.tensorboard import EventFiles
 from tunesmith.tasks.samples import Sample
 
 
-def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) -> dict[str, Any]:
+def start_processes(loaded: LoadedRecipe, arguments: Sequence[str], say: Say) -> int | None:
+    """Train in one process for each device, where the engine needs that.
+
+    Model and data are made ready before, so that they are fetched and tokenised once, and what is
+    wrong with them is told once.
+
+    Args:
+        loaded: the recipe.
+        arguments: of the command that each process runs.
+        say: told what goes on.
+
+    Returns:
+        The exit status; None if this process is to train by itself.
+    """
+    run = run_dir(loaded.recipe)
+    _refuse_changed_recipe(run, loaded.recipe)
+    if is_finished(run):
+        return None
+    engine = load_engine(loaded.recipe.engine)
+    count = engine.processes()
+    if count == 1:
+        return None
+    prepared = prepare_run(loaded, say)
+    check_sql_fields(loaded.recipe, prepared.data)
+    say(f"starting {count} processes")
+    return engine.launch(count, arguments)
+
+
+def train_recipe(
+    loaded: LoadedRecipe, say: Say, *, fork: Path | None = None
+) -> dict[str, Any] | None:
     """Run a recipe to its end, or show the result of a finished run.
 
     Args:
@@ -36,7 +68,7 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
         fork: a new run folder that starts from the weights of the recipe's run folder.
 
     Returns:
-        The run's summary (`summary.json`).
+        The run's summary (`summary.json`); None on the processes of a run that do not write.
 
     Raises:
         UserError: bad input, or the run folder holds a run with another recipe or other data.
@@ -49,11 +81,13 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
         run = _new_run(run, fork)
     _refuse_changed_recipe(run, recipe)
     if is_finished(run):
-        say(f"{run.path} is finished; its result:")
-        return read_json(run.summary)
+        return _finished(run, recipe, say)
 
     engine = load_engine(recipe.engine)
     writes = engine.start()
+    say = say if writes else _say_nothing
+    if recipe.run.push_to_hub and writes:
+        check_hub(recipe, say)
     board = EventFiles(run.tensorboard) if recipe.run.tensorboard else None
     log = MetricsLog(run.metrics, writes=writes, board=board)
     prepared = prepare_run(loaded, say)
@@ -78,17 +112,46 @@ def train_recipe(loaded: LoadedRecipe, say: Say, *, fork: Path | None = None) ->
             write_json(run.summary, summary | {"seconds": time.perf_counter() - begun})
         raise
     exported = None
-    if recipe.run.export != "none" and writes:
+    if recipe.run.export != "none":
         exported = export(
-            session, recipe, prepared.model_dir, prepared.data, prepared.tokenizer, run.export, say
+            session,
+            recipe,
+            prepared.model_dir,
+            prepared.data,
+            prepared.tokenizer,
+            run.export,
+            say,
+            writes=writes,
         )
-        for line in exported.lines():
+        for line in exported.lines() if exported else ():
             say(line)
     summary = _summary(manifest, recipe, "finished", before, after, result, exported, engine=engine)
     summary["seconds"] = time.perf_counter() - begun
     if writes:
         write_json(run.summary, summary)
+        if recipe.run.push_to_hub:
+            _push(run, recipe, summary, say)
     return summary
+
+
+def _finished(run: RunDir, recipe: Recipe, say: Say) -> dict[str, Any]:
+    """The result of a finished run; what it could not push when it ended is pushed now."""
+    summary = read_json(run.summary)
+    pushed = summary.get("hub", {}).get("url")
+    if recipe.run.push_to_hub and not pushed and load_engine(recipe.engine).start():
+        _push(run, recipe, summary, say)
+    say(f"{run.path} is finished; its result:")
+    return summary
+
+
+def _push(run: RunDir, recipe: Recipe, summary: dict[str, Any], say: Say) -> None:
+    """Push the export and add its place to the summary, which is whole without it."""
+    summary["hub"] = {"url": push(recipe, run.export, say)}
+    write_json(run.summary, summary)
+
+
+def _say_nothing(line: str) -> None:
+    """For the processes beside the one that writes: all have the same to say."""
 
 
 def is_finished(run: RunDir) -> bool:
@@ -217,4 +280,5 @@ def _summary(
             "path": exported and exported.path,
             "max_logit_gap": exported and exported.max_logit_gap,
         },
+        "hub": {"url": None},
     }

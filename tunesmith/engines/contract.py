@@ -130,11 +130,18 @@ class Session(Protocol):
         ...
 
     def logits(self, ids: np.ndarray) -> np.ndarray:
-        """Logits [T, V] of one sequence [T], computed in float32."""
+        """Logits [T, V] of one sequence [T], computed in float32.
+
+        Every process of a run calls it alike, as it does all that a session offers: sharded weights
+        are gathered by all together.
+        """
         ...
 
-    def export(self, out_dir: Path, *, kind: str, dtype: str) -> None:
-        """Write the weights of an export, `merged` or `adapter`, into an empty directory."""
+    def export(self, out_dir: Path | None, *, kind: str, dtype: str) -> None:
+        """Write the weights of an export, `merged` or `adapter`, into an empty directory.
+
+        Every process calls it, and the one that writes names the directory.
+        """
         ...
 
     def take_weights(self, run: RunDir, say: Say, *, use_best: bool) -> None:
@@ -144,6 +151,18 @@ class Session(Protocol):
 
 class Engine(Protocol):
     """A module that trains: `tunesmith.engines.jax` or `tunesmith.engines.hf`."""
+
+    def processes(self) -> int:
+        """Processes that `train` is to start for this machine's devices.
+
+        1 means that this one does the work itself: there is one device, or JAX drives all of them,
+        or a launcher has started this process as one of several.
+        """
+        ...
+
+    def launch(self, count: int, arguments: Sequence[str]) -> int:
+        """Run `tunesmith ARGUMENTS` as so many processes; the exit status of the whole."""
+        ...
 
     def start(self) -> bool:
         """Join the run's other processes, if there are any; whether this one writes the files."""

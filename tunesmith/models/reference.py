@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from tunesmith.models.adapter import merged, read_adapter
-from tunesmith.models.catalog import ModelConfig, load_config
+from tunesmith.models.catalog import ARCHITECTURES, ModelConfig, load_config
+from tunesmith.models.tensor_files import read_json
 from tunesmith.models.weights import read_weights
 
 
@@ -30,6 +31,12 @@ def load(model_dir: str | Path, adapter_dir: str | Path | None = None) -> Refere
     if adapter_dir is None:
         return Reference(config, dict(weights))
     return Reference(config, merged(weights, read_adapter(adapter_dir, config)))
+
+
+def knows(model_dir: str | Path) -> bool:
+    """Whether a directory's model is of a family that is written here."""
+    config = read_json(Path(model_dir) / "config.json")
+    return isinstance(config, dict) and config.get("model_type") in ARCHITECTURES.values()
 
 
 @dataclass

@@ -1,8 +1,16 @@
 """The Hugging Face engine: see `tunesmith.engines.contract.Engine`."""
 
 from tunesmith.engines.hf.devices import peak_bytes, start
-from tunesmith.engines.hf.launch import launch
+from tunesmith.engines.hf.launch import launch, processes
 from tunesmith.engines.hf.session import open_session, open_trainer
 from tunesmith.engines.hf.train import train
 
-__all__ = ["launch", "open_session", "open_trainer", "peak_bytes", "start", "train"]
+__all__ = [
+    "launch",
+    "open_session",
+    "open_trainer",
+    "peak_bytes",
+    "processes",
+    "start",
+    "train",
+]

@@ -31,12 +31,6 @@ _TOWERS = (
     "embed_vision.",
     "embed_audio.",
 )
-    "vision_tower.",
-    "audio_tower.",
-    "multi_modal_projector.",
-    "embed_vision.",
-    "embed_audio.",
-)
 
 
 def load_text_model(

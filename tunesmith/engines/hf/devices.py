@@ -30,7 +30,7 @@ def start() -> bool:
     return PartialState(cpu=not torch.cuda.is_available()).is_main_process
 
 
-def processes() -> int:
+def world() -> int:
     """Processes of the run, each with a device of its own."""
     return PartialState(cpu=not torch.cuda.is_available()).num_processes
 
@@ -79,7 +79,7 @@ def make_accelerator(
     cpu = not torch.cuda.is_available()
     if recipe is None or family is None:
         return Accelerator(cpu=cpu)
-    groups, sharded = layout(recipe, processes())
+    groups, sharded = layout(recipe, world())
     if sharded == 1:
         return Accelerator(cpu=cpu)
     plugin = FullyShardedDataParallelPlugin(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from tunesmith.errors import EXIT_BUG, UserError
+from tunesmith.errors import UserError
 
 # A launcher that starts every process by itself (torchrun, Accelerate, MPI) sets these.
 _STARTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -19,29 +18,54 @@ _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR")
 _PORT = ("MASTER_PORT", "PET_MASTER_PORT")
 
 
-def launch(arguments: Sequence[str]) -> int | None:
-    """Run `tunesmith ARGUMENTS` in one process for each visible GPU of this machine.
+def processes() -> int:
+    """Processes to start on this machine, one for each visible GPU; 1 if this one does the work.
+
+    Raises:
+        UserError: the environment names a launch, but not this process's place in it.
+    """
+    given = [name for name in _STARTED if name in os.environ]
+    if len(given) == len(_STARTED):
+        return 1
+    if given:
+        missing = [name for name in _STARTED if name not in given]
+        raise UserError(
+            f"the environment has a launcher's {', '.join(given)}, but not {', '.join(missing)}",
+            "Set all of RANK, WORLD_SIZE and LOCAL_RANK for each process, or none of them.",
+        )
+    return max(1, torch.cuda.device_count())
+
+
+def launch(count: int, arguments: Sequence[str]) -> int:
+    """Run `tunesmith ARGUMENTS` in so many processes here, and join those of other machines.
 
     Returns:
-        The exit status of the first process that failed, 0 if none did; None if this process is to
-        do the work itself, as one of a launch or as the only one.
+        The exit status of the first process that failed, 0 if none did.
 
     Raises:
         UserError: the environment names other machines, but not this one's place among them.
     """
-    count = torch.cuda.device_count()
-    if any(name in os.environ for name in _STARTED):
-        missing = [name for name in _STARTED if name not in os.environ]
-        if missing:
-            raise UserError(
-                f"the environment has a launcher's variables, but not {', '.join(missing)}",
-                "Set all of RANK, WORLD_SIZE and LOCAL_RANK for each process, or none of them.",
-            )
-        return None
-    nodes = node_flags(os.environ)
-    if count * int(nodes.get("num_machines", 1)) < 2:
-        return None
-    return _launch(count, nodes, arguments)
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    flags = launch_flags(count, node_flags(os.environ))
+    parsed = launch_command_parser().parse_args([*flags, "--module", "tunesmith", *arguments])
+    try:
+        launch_command(parsed)
+    except ChildFailedError as failed:
+        first = min(failed.failures.values(), key=lambda failure: failure.timestamp)
+        # Killed by a signal: as shells tell it.
+        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    return 0
+
+
+def launch_flags(count: int, nodes: Mapping[str, str]) -> list[str]:
+    """Accelerate's flags for `count` processes on this machine, one of those in `nodes`."""
+    total = count * int(nodes.get("num_machines", 1))
+    # How weights are shared and in which type is for each process to say: `devices`, `precision`.
+    flags = {"num_processes": str(total), "mixed_precision": "no", "dynamo_backend": "no"}
+    flags |= nodes or {"num_machines": "1", "main_process_port": "0"}  # 0: any port that is free
+    return ["--multi_gpu", *(part for name in flags for part in (f"--{name}", flags[name]))]
 
 
 def node_flags(environment: Mapping[str, str]) -> dict[str, str]:
@@ -70,27 +94,3 @@ def node_flags(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _first(environment: Mapping[str, str], names: Sequence[str]) -> str | None:
     return next((environment[name] for name in names if environment.get(name)), None)
-
-
-def _launch(count: int, nodes: Mapping[str, str], arguments: Sequence[str]) -> int:
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    total = count * int(nodes.get("num_machines", 1))
-    flags = {"num_processes": str(total), "mixed_precision": "no", "dynamo_backend": "no"} | nodes
-    if not nodes:
-        flags |= {"num_machines": "1", "main_process_port": "0"}  # any port that is free
-    command = ["--multi_gpu", *(part for name in flags for part in (f"--{name}", flags[name]))]
-    parsed = launch_command_parser().parse_args([*command, "--module", "tunesmith", *arguments])
-    try:
-        launch_command(parsed)
-    except ChildFailedError as failed:
-        first = min(failed.failures.values(), key=lambda failure: failure.timestamp)
-        # Killed by a signal: as shells tell it.
-        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
-    except KeyboardInterrupt:
-        raise
-    except Exception as error:
-        print(f"error: the processes could not be started: {error}", file=sys.stderr)
-        return EXIT_BUG
-    return 0

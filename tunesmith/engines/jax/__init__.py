@@ -1,7 +1,15 @@
 """The JAX engine: see `tunesmith.engines.contract.Engine`."""
 
-from tunesmith.engines.jax.devices import peak_bytes, start
+from tunesmith.engines.jax.devices import launch, peak_bytes, processes, start
 from tunesmith.engines.jax.session import open_session, open_trainer
 from tunesmith.engines.jax.train import train
 
-__all__ = ["open_session", "open_trainer", "peak_bytes", "start", "train"]
+__all__ = [
+    "launch",
+    "open_session",
+    "open_trainer",
+    "peak_bytes",
+    "processes",
+    "start",
+    "train",
+]

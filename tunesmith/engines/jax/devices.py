@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -15,6 +16,16 @@ from tunesmith.hardware import cpu_multiplies_bf16, peak_process_bytes
 from tunesmith.recipe.schema import Recipe
 
 DATA_AXIS = "data"
+
+
+def processes() -> int:
+    """One: JAX drives all devices of a machine from a single process."""
+    return 1
+
+
+def launch(count: int, arguments: Sequence[str]) -> int:
+    """Never called: see `processes`."""
+    raise NotImplementedError(f"JAX needs no {count} processes for {arguments}")
 
 
 def start() -> bool:

@@ -115,8 +115,10 @@ class JaxSession:
             padded = _logits(self.program.config, adapters, local, jnp.asarray(tokens))
         return np.asarray(padded)[: len(ids)]
 
-    def export(self, out_dir: Path, *, kind: str, dtype: str) -> None:
+    def export(self, out_dir: Path | None, *, kind: str, dtype: str) -> None:
         """Write `merged` weights or the `adapter`; see `engines.jax.export`."""
+        if out_dir is None:  # every process holds the weights whole
+            return
         trained = {name: devices.to_host(array) for name, array in self.trainable.items()}
         export.write(
             out_dir, self.model_dir, self.program.config, trained, self.lora, kind=kind, dtype=dtype
