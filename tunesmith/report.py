@@ -20,6 +20,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         "peak memory": summary["peak_bytes"] and f"{summary['peak_bytes'] / 2**30:.1f} GiB",
         "seconds": summary["seconds"] and f"{summary['seconds']:,.0f}",
         "export": export["path"],
+        "on the Hub": summary.get("hub", {}).get("url"),
         "largest logit gap": export["max_logit_gap"] and f"{export['max_logit_gap']:.1e}",
     }
     return lines + [f"{name:24}{value:>24}" for name, value in facts.items() if value]
