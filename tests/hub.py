@@ -58,7 +58,7 @@ class Hub:
         accounts: by token.
         repos: by id.
         requests: method and path of each, in order.
-        refuse: answers to give instead, by the start of "METHOD /path".
+        refuse: answers to give instead, once, by the start of "METHOD /path".
     """
 
     def __init__(self, url: str) -> None:
@@ -72,9 +72,9 @@ class Hub:
     def answer(self, method: str, path: str, token: str | None, body: bytes) -> Any:
         """Answer one request; a dictionary becomes JSON."""
         self.requests.append(f"{method} {path}")
-        for start, refusal in self.refuse.items():
+        for start in list(self.refuse):
             if f"{method} {path}".startswith(start):
-                raise refusal
+                raise self.refuse.pop(start)
         if method == "PUT":  # to storage elsewhere, by an address that is right enough
             return self._store(path.removeprefix("/storage/"), body)
         account = self.accounts.get(token or "")

@@ -98,13 +98,18 @@ class _Hub:
 
     def settle(self, say: Say) -> None:
         """See that the repository is there, may be written to and is as private as it should be."""
-        from huggingface_hub.errors import RepositoryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
         account = self.api.whoami()["name"]
         try:
             self.api.auth_check(self.repo, write=True)
         except RepositoryNotFoundError:
-            self.api.create_repo(self.repo, private=self.private)
+            try:
+                self.api.create_repo(self.repo, private=self.private)
+            except HfHubHTTPError as error:
+                if error.response.status_code != 409:
+                    raise
+                self.api.auth_check(self.repo, write=True)  # made by another process just now
             kind = "private" if self.private else "public"
             say(f"made {self.url}, {kind} and empty, as {account}")
             return

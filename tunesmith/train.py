@@ -51,6 +51,7 @@ def start_processes(loaded: LoadedRecipe, arguments: Sequence[str], say: Say) ->
     count = engine.processes()
     if count == 1:
         return None
+    _check_outlets(run, loaded.recipe, say)
     prepared = prepare_run(loaded, say)
     check_sql_fields(loaded.recipe, prepared.data)
     say(f"starting {count} processes")
@@ -86,8 +87,8 @@ def train_recipe(
     engine = load_engine(recipe.engine)
     writes = engine.start()
     say = say if writes else _say_nothing
-    if recipe.run.push_to_hub and writes:
-        check_hub(recipe, say)
+    if writes:
+        _check_outlets(run, recipe, say)
     board = EventFiles(run.tensorboard) if recipe.run.tensorboard else None
     log = MetricsLog(run.metrics, writes=writes, board=board)
     prepared = prepare_run(loaded, say)
@@ -132,6 +133,14 @@ def train_recipe(
         if recipe.run.push_to_hub:
             _push(run, recipe, summary, say)
     return summary
+
+
+def _check_outlets(run: RunDir, recipe: Recipe, say: Say) -> None:
+    """See that all that is to come out of the run can, before it has cost anything."""
+    if recipe.run.tensorboard:
+        EventFiles(run.tensorboard)
+    if recipe.run.push_to_hub:
+        check_hub(recipe, say)
 
 
 def _finished(run: RunDir, recipe: Recipe, say: Say) -> dict[str, Any]:

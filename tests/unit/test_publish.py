@@ -63,6 +63,18 @@ def test_a_missing_repository_is_made_private(hub: Hub) -> None:
     assert hub.repos["ada/open"] == Repo(private=False)
 
 
+def test_two_machines_may_make_it_at_once(hub: Hub) -> None:
+    hub.repos["ada/tiny"] = Repo(private=True)
+    hub.refuse["GET /api/models/ada/tiny/"] = Refused(404, "not yet", "RepoNotFound")
+    check_hub(recipe_for("ada/tiny"), collect()[1])
+    assert [request.split()[1] for request in hub.requests] == [
+        "/api/whoami-v2",
+        "/api/models/ada/tiny/auth-check/write",
+        "/api/repos/create",
+        "/api/models/ada/tiny/auth-check/write",
+    ]
+
+
 def test_a_public_repository_takes_a_private_model_only_if_asked(hub: Hub) -> None:
     hub.repos["ada/tiny"] = Repo(private=False)
     told = refusal(recipe_for("ada/tiny"))
@@ -177,6 +189,5 @@ def test_a_push_that_fails_says_how_to_push_again(
     assert "start the same command again" in told
     assert f"hf upload --private ada/tiny {exported} . --exclude tunesmith-proof.json" in told
     assert TOKEN not in told
-    del hub.refuse[where]
     push(recipe_for("ada/tiny"), exported, collect()[1])
     assert len(hub.repos["ada/tiny"].commits) == 1
