@@ -79,8 +79,8 @@ class Estimate:
         device_count: devices in all that share the work.
         peak_bytes: most that is held at once on one of them.
         by_kind: that sum's parts: `parameters`, `gradients` and `optimizer` as they lie there,
-            `gathered` (sharded weights made whole for a while, and gradients on their way),
-            `activations` (all else that a pass makes), `buffers`.
+            `communication` (weights made whole for a while, gradients on their way), `activations`
+            (all else that a pass makes), `buffers`.
         phase: when it is held: `forward`, `backward` or `optimizer step`.
         not_counted: what a device holds besides.
         seconds: that the estimate took.
