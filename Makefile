@@ -30,11 +30,12 @@ test: .venv/installed-dev ## Run all tests but the heavy ones
 test-heavy: .venv/installed-dev ## Run the heavy tests: real weights, whole runs
 	$(BIN)/python -m pytest -m heavy
 
-check: .venv/installed-dev ## Lint, formatting, types, direction of imports
+check: .venv/installed-dev ## Lint, formatting, types, direction of imports, Dockerfiles
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/hadolint docker/*.Dockerfile
 
 format: .venv/installed-dev ## Format the code and put right what ruff can
 	$(BIN)/ruff format
@@ -46,7 +47,7 @@ lock: ## Write constraints.txt anew; needs Python 3.11, 3.12 and 3.13
 
 clean: ## Remove .venv and all caches; runs/ stays
 	rm -rf .venv .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	find tunesmith tests scripts -name __pycache__ -prune -exec rm -rf {} +
+	find tunesmith tests scripts docker -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp of an installation is written last, so one that was broken off is done again.
 .venv/installed-demo: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
