@@ -31,7 +31,7 @@ WORKDIR /opt/src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY tunesmith/__init__.py tunesmith/
 RUN python3 -m venv /opt/tunesmith \
-    && pip install -c constraints.txt ".[hf,qlora,gke]"
+    && pip install -c constraints.txt ".[hf,qlora,tensorboard,gke]"
 
 # Architectures that must be able to run the image, e.g. "sm_100" for B200 and "sm_90" for H100.
 ARG GPU_ARCHITECTURES="sm_90 sm_100"

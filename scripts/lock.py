@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTRAS = "demo,dev,hf,qlora,gke"
+EXTRAS = "demo,dev,hf,qlora,tensorboard,gke"
 ROOT = Path(__file__).parents[1]
 HEADER = f"""\
 # Versions known to work together, on Linux with Python 3.11 to 3.13; written by `make lock`.
