@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 
 
 class Refused(Exception):
@@ -181,6 +186,26 @@ _ROUTES: dict[str, Callable[..., Any]] = {
     rf"POST /{_REPO}/verify": Hub.lfs_verify,
     rf"POST /api/models/{_REPO}/commit/main": Hub.commit,
 }
+
+
+@contextmanager
+def connected_hub(home: Path) -> Iterator[Hub]:
+    """The stand-in, where huggingface_hub looks for the Hub from now on.
+
+    In the environment is Ada's `TOKEN`; she may write for herself and for a lab. A login would lie
+    in `home`.
+    """
+    from huggingface_hub import constants
+
+    with serve_hub() as hub, pytest.MonkeyPatch.context() as patch:
+        # Read from the environment when huggingface_hub was imported.
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+        patch.setenv("HF_TOKEN", TOKEN)
+        hub.accounts[TOKEN] = Account("ada", ("ada", "lab"))
+        yield hub
 
 
 @contextmanager

@@ -31,6 +31,7 @@ AGREED = {
     "peak_bytes",
     "seconds",
     "export",
+    "hub",
 }
 FIGURES = {"loss", "exact_match", "execution_accuracy"}
 QUICK: dict[str, Any] = {"train": {"max_steps": 2}, "run": {"export": "none"}}
@@ -65,6 +66,7 @@ def test_figures_that_do_not_apply_are_null(tiny: Path, tmp_path: Path) -> None:
     nothing = dict.fromkeys(FIGURES)
     assert (summary["before"], summary["after"]) == (nothing, nothing)
     assert summary["export"] == {"path": None, "max_logit_gap": None}
+    assert summary["hub"] == {"url": None}
 
 
 def test_the_run_folder_holds_all_that_a_run_was(overfit: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.hub import Account, Hub, Refused, Repo, serve_hub
+from tests.hub import TOKEN, Account, Hub, Refused, Repo, connected_hub
 from tests.tiny import write_tiny_gemma3
 from tests.tiny_engine import collect, tiny_recipe
 from tunesmith.errors import UserError
@@ -19,22 +19,10 @@ from tunesmith.recipe.schema import Recipe
 # huggingface_hub's own use of httpx, when it puts large files.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
-TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
-
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The stand-in, with Ada's token in the environment; she may write for herself and a lab."""
-    from huggingface_hub import constants
-
-    with serve_hub() as hub:
-        # Read from the environment when huggingface_hub was imported.
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        hub.accounts[TOKEN] = Account("ada", ("ada", "lab"))
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with connected_hub(tmp_path) as hub:
         yield hub
 
 
