@@ -41,10 +41,10 @@ RUN python docker/check_image.py ${GPU_ARCHITECTURES}
 COPY tunesmith tunesmith
 RUN pip install --no-deps --force-reinstall .
 
-# A number, so that Kubernetes can see that it is not root.
+# A number, so that Kubernetes can see that it is not root. What is written to is open to all, as
+# /tmp is, so that a container may run under the id of whoever owns the mounted folder.
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin tunesmith \
-    && mkdir -p /cache /workspace \
-    && chown 10001:10001 /cache /workspace
+    && install -d -m 1777 /cache /workspace
 USER 10001:10001
 
 # Models and prepared data lie on the machine's own disk: mount one at /cache to keep them. A bucket
@@ -52,6 +52,7 @@ USER 10001:10001
 # HF_TOKEN is given when a container starts, never while an image is built.
 ENV HOME=/home/tunesmith \
     HF_HOME=/cache/huggingface \
+    TRITON_CACHE_DIR=/cache/triton \
     TUNESMITH_CACHE=/cache/tunesmith \
     PYTHONUNBUFFERED=1
 
