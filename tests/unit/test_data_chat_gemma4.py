@@ -196,3 +196,17 @@ def test_published_templates(directory: Path, tmp_path: Path, name: str) -> None
     with pytest.raises(UserError, match="is no prefix") as told:
         choose_template(tokenizer)
     assert "`data.chat_template: gemma4`" in told.value.hint
+
+
+@pytest.mark.parity
+def test_gemma4_renders_the_same_in_transformers(directory: Path, tokenizer: Tokenizer) -> None:
+    """G4: the template alone, as an export carries it, gives the training ids."""
+    transformers = pytest.importorskip("transformers")
+    template = choose_template(tokenizer, "gemma4")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(directory / "tokenizer.json"), **TOKENS
+    )
+    theirs.chat_template = template.source
+    messages = [{"role": m.role, "content": m.content} for m in CHAT]
+    ids = theirs.apply_chat_template(messages, tokenize=True, return_dict=False)
+    assert encoded(template, CHAT, tokenizer).ids.tolist() == ids
