@@ -100,7 +100,7 @@ def _train(arguments: argparse.Namespace) -> int | None:
         _say(f"[{time.perf_counter() - begun:6.1f} s] {line}")
 
     loaded = load_recipe(arguments.recipe, arguments.overrides)
-    status = start_processes(loaded, arguments.argv, say)
+    status = start_processes(loaded, arguments.argv, say, fork=arguments.fork)
     if status is not None:
         return status
     summary = train_recipe(loaded, say, fork=arguments.fork)

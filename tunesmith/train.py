@@ -29,7 +29,9 @@ from tunesmith.runs.tensorboard import EventFiles
 from tunesmith.tasks.samples import Sample
 
 
-def start_processes(loaded: LoadedRecipe, arguments: Sequence[str], say: Say) -> int | None:
+def start_processes(
+    loaded: LoadedRecipe, arguments: Sequence[str], say: Say, *, fork: Path | None = None
+) -> int | None:
     """Train in one process for each device, where the engine needs that.
 
     Model and data are made ready before, so that they are fetched and tokenised once, and what is
@@ -39,11 +41,14 @@ def start_processes(loaded: LoadedRecipe, arguments: Sequence[str], say: Say) ->
         loaded: the recipe.
         arguments: of the command that each process runs.
         say: told what goes on.
+        fork: as for `train_recipe`.
 
     Returns:
         The exit status; None if this process is to train by itself.
     """
     run = run_dir(loaded.recipe)
+    if fork:
+        run = _new_run(run, fork)
     _refuse_changed_recipe(run, loaded.recipe)
     if is_finished(run):
         return None
@@ -112,20 +117,7 @@ def train_recipe(
             summary = _summary(manifest, recipe, "diverged", before, engine=engine)
             write_json(run.summary, summary | {"seconds": time.perf_counter() - begun})
         raise
-    exported = None
-    if recipe.run.export != "none":
-        exported = export(
-            session,
-            recipe,
-            prepared.model_dir,
-            prepared.data,
-            prepared.tokenizer,
-            run.export,
-            say,
-            writes=writes,
-        )
-        for line in exported.lines() if exported else ():
-            say(line)
+    exported = _export(session, run, recipe, prepared, writes, say)
     summary = _summary(manifest, recipe, "finished", before, after, result, exported, engine=engine)
     summary["seconds"] = time.perf_counter() - begun
     if writes:
@@ -258,6 +250,26 @@ def _after(
         write_json(run.samples, [sample.to_json() for sample in samples])
         write_json(run.evaluation("after"), record)
     return figures
+
+
+def _export(
+    session: Session, run: RunDir, recipe: Recipe, prepared: Prepared, writes: bool, say: Say
+) -> Export | None:
+    if recipe.run.export == "none":
+        return None
+    exported = export(
+        session,
+        recipe,
+        prepared.model_dir,
+        prepared.data,
+        prepared.tokenizer,
+        run.export,
+        say,
+        writes=writes,
+    )
+    for line in exported.lines() if exported else ():
+        say(line)
+    return exported
 
 
 def _summary(
