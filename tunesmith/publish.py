@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Names folders of this machine, and quotes answers: nobody else's business.
 _KEPT_HERE = "tunesmith-proof.json"
-_OFFLINE_HINT = "Connect (and unset HF_HUB_OFFLINE), or leave run.push_to_hub out."
 
 
 def check_hub(recipe: Recipe, say: Say) -> None:
@@ -140,11 +139,13 @@ class _Hub:
         text = str(error).replace(self.token, "***").strip()
         tokens = f"{self.api.endpoint}/settings/tokens"
         if isinstance(error, errors.OfflineModeIsEnabled):
-            return UserError(f"{where}: the Hub is offline for us: HF_HUB_OFFLINE", _OFFLINE_HINT)
+            return UserError(f"{where}: HF_HUB_OFFLINE is set", "Unset it.")
         if not isinstance(error, errors.HfHubHTTPError):
             if isinstance(error, http_error | OSError):
-                return UserError(f"{where}: the Hub cannot be reached: {text}", _OFFLINE_HINT)
-            return UserError(f"{where}: {text}", "See what it says.")
+                text = f"the connection to the Hub failed: {text}"
+            return UserError(
+                f"{where}: {text}", f"See that this machine can reach {self.api.endpoint}."
+            )
         status = error.response.status_code
         said = (error.server_message or text).replace(self.token, "***").strip()
         match status:

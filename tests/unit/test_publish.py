@@ -118,9 +118,11 @@ def test_no_connection(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert "the Hub cannot be reached" in refusal(recipe_for("ada/tiny"))
+    told = refusal(recipe_for("ada/tiny"))
+    assert "run.push_to_hub: ada/tiny: the connection to the Hub failed: " in told
+    assert "See that this machine can reach http://127.0.0.1:9." in told
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "unset HF_HUB_OFFLINE" in refusal(recipe_for("ada/tiny"))
+    assert "HF_HUB_OFFLINE is set\n  Unset it." in refusal(recipe_for("ada/tiny"))
 
 
 def test_a_hub_in_trouble_and_one_that_echoes_the_token(hub: Hub) -> None:
