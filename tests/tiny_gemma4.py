@@ -199,11 +199,13 @@ def _multimodal_config(text: dict[str, Any], kind: Kind) -> dict[str, Any]:
         "audio_config": audio if small else None,
         "boi_token_id": 7,
         "eoi_token_id": 8,
-        "image_token_id": 9,
+        # Stand-ins of pictures and sounds are outside the tiny vocabulary: an answer of a random
+        # model would hold them, and they are embedded otherwise than the text decoder does.
+        "image_token_id": 100_009,
         "boa_token_id": 10,
         "eoa_token_index": 11,
-        "audio_token_id": 12,
-        "video_token_id": 13,
+        "audio_token_id": 100_012,
+        "video_token_id": 100_013,
         "tie_word_embeddings": True,
     }
 

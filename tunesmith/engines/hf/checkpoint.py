@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -139,7 +141,8 @@ def _write(directory: Path, step: int, tensors: Params, notes: dict, *, keep: in
         temporary.mkdir(parents=True)
     state.wait_for_everyone()
     writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-    dcp.save(tensors, storage_writer=writer, no_dist=state.num_processes == 1)
+    with _alone_or_together() as no_dist:
+        dcp.save(tensors, storage_writer=writer, no_dist=no_dist)
     state.wait_for_everyone()
     if state.is_main_process:
         write_json(temporary / _PROGRESS, notes)
@@ -152,8 +155,16 @@ def _write(directory: Path, step: int, tensors: Params, notes: dict, *, keep: in
 
 def _read(path: Path, tensors: Params) -> None:
     """Read into the tensors, in place; every process calls it."""
-    alone = PartialState().num_processes == 1
-    dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=alone)
+    with _alone_or_together() as no_dist:
+        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=no_dist)
+
+
+@contextmanager
+def _alone_or_together() -> Iterator[bool]:
+    """Whether one process does it all, about which torch need not warn."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield PartialState().num_processes == 1
 
 
 def _read_notes(path: Path) -> dict:

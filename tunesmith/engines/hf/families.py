@@ -96,8 +96,8 @@ def choose_attention(family: Family, text_config: Any, wanted: str) -> str:
 
 def head_sizes(text_config: Any) -> set[int]:
     """Sizes of the attention heads: Gemma 4 has larger ones in its global layers."""
-    sizes = (text_config.head_dim, getattr(text_config, "global_head_dim", None))
-    return {int(size) for size in sizes if size}
+    layers = getattr(text_config, "per_layer_config", None) or [text_config]
+    return {int(layer.head_dim) for layer in layers}
 
 
 def check_length(text_config: Any, max_length: int) -> None:
