@@ -124,7 +124,7 @@ def train_recipe(
         write_json(run.summary, summary)
         if recipe.run.push_to_hub:
             _push(run, recipe, summary, say)
-    return summary
+    return summary if writes else None
 
 
 def _check_outlets(run: RunDir, recipe: Recipe, say: Say) -> None:
