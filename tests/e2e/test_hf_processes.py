@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.fsdp_on_cpu import finish, start_processes
+from tests.fsdp_on_cpu import ROOT, finish, start_processes
 from tests.tiny_gemma4 import write_tiny_gemma4
 from tests.tiny_run import read_lines, read_summary, sentences, tunesmith, write_lines, write_recipe
 
@@ -159,3 +162,54 @@ def test_more_shards_than_processes_are_refused(
 ) -> None:
     assert tunesmith("train", recipe_of(tmp_path, tiny)) == 2
     assert "parallel.fsdp 2 does not fit 1 device" in capsys.readouterr().err
+
+
+# A machine that seems to have two GPUs; the processes started find none and work on the CPU.
+TWO_DEVICES = """
+import sys
+import torch
+
+torch.cuda.device_count = lambda: 2
+from tunesmith.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_on_two_devices(*arguments: str | Path) -> tuple[int, str, str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TWO_DEVICES, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    ((out, err),) = finish([process], LIMIT)
+    return process.returncode, out, err
+
+
+def test_train_starts_a_process_for_each_device(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, tiny, parallel={"fsdp": 1}, run={"export": "none"})
+    status, out, err = run_on_two_devices("train", recipe, "--set", "train.max_steps=2")
+    assert status == 0, err
+    assert "starting 2 processes" in out
+    assert out.count("step 2/2") == 1
+    assert read_summary(tmp_path / "two")["steps"] == 2
+
+
+def test_the_exit_status_of_a_process_is_that_of_the_command(tiny: Path, tmp_path: Path) -> None:
+    """3, diverged: manifests fail fast on it, and retry what a lost process leaves."""
+    recipe = recipe_of(tmp_path, tiny, parallel={"fsdp": 1}, eval={"every_steps": None})
+    status, _, err = run_on_two_devices("train", recipe, "--set", "train.learning_rate=1e35")
+    assert "error: step 2: loss" in err
+    assert status == 3
+
+
+def test_what_is_wrong_is_told_once_before_processes_start(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, tiny)
+    (tmp_path / "train.jsonl").write_text('{"text": 7}\n')
+    status, out, err = run_on_two_devices("train", recipe)
+    assert status == 2
+    assert err.count("train.jsonl:1") == 1
+    assert "starting" not in out
