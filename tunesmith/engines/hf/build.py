@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +148,11 @@ def attach_lora(model: nn.Module, lora: LoraSection, *, seed: int) -> list[str]:
 
 def _start(layer: LoraLayer, a: torch.Tensor) -> None:
     """Begin an adapter as float32 master weights: A as drawn, B zero."""
-    for matrices, value in (
-        (layer.lora_A, a),
-        (layer.lora_B, torch.zeros(layer.out_features, a.shape[0])),
-    ):
-        weight = matrices[ADAPTER].weight
-        device = weight.device  # `meta` where another process reads the weights
-        matrices[ADAPTER].weight = nn.Parameter(value.to(device))
+    linear: Any
+    b = torch.zeros(int(layer.out_features or 0), a.shape[0])
+    for linear, value in ((layer.lora_A[ADAPTER], a), (layer.lora_B[ADAPTER], b)):
+        # The device is `meta` where another process reads the weights.
+        linear.weight = nn.Parameter(value.to(linear.weight.device))
 
 
 def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
@@ -200,13 +199,11 @@ def quantization(lora: LoraSection | None, dtype: torch.dtype, device: torch.dev
             "them there; there is none",
             "Leave it out: the frozen weights are then held in train.compute_dtype.",
         )
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError as error:
+    if find_spec("bitsandbytes") is None:
         raise UserError(
             "lora.quantize_base needs the package bitsandbytes",
             "Install it with: pip install 'tunesmith[qlora]'",
-        ) from error
+        )
     return transformers.BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=lora.quantize_base,

@@ -18,9 +18,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from accelerate import PartialState
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from tunesmith.engines.contract import Say
 from tunesmith.engines.loop import Progress
@@ -30,6 +36,8 @@ from tunesmith.runs.rundir import write_json
 Params = dict[str, torch.Tensor]
 
 _PROGRESS = "progress.json"
+# Damaged files raise many kinds; torch's own is none of Python's ordinary ones.
+_DAMAGE = (Exception, CheckpointException)
 _WEIGHT, _MOMENTS = "weight/", ("exp_avg", "exp_avg_sq")
 
 
@@ -73,7 +81,7 @@ class Checkpoints:
                 _start_moments(trainable, optimizer, updates)
                 _read(self._state / str(step), _named(trainable) | _moments(trainable, optimizer))
                 return progress
-            except Exception as error:  # torch and safetensors raise many kinds for damaged files
+            except _DAMAGE as error:
                 say(f"{_unreadable(step, error)}; trying the one before")
         if found:
             raise UserError(
@@ -97,7 +105,7 @@ class Checkpoints:
                     return step
                 except UserError:
                     raise
-                except Exception as error:  # as in `restore`
+                except _DAMAGE as error:
                     say(_unreadable(step, error))
         raise UserError(f"{self._directory} holds no readable checkpoint")
 
@@ -142,7 +150,7 @@ def _write(directory: Path, step: int, tensors: Params, notes: dict, *, keep: in
     state.wait_for_everyone()
     writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
     with _alone_or_together() as no_dist:
-        dcp.save(tensors, storage_writer=writer, no_dist=no_dist)
+        save(tensors, storage_writer=writer, no_dist=no_dist)
     state.wait_for_everyone()
     if state.is_main_process:
         write_json(temporary / _PROGRESS, notes)
@@ -156,7 +164,7 @@ def _write(directory: Path, step: int, tensors: Params, notes: dict, *, keep: in
 def _read(path: Path, tensors: Params) -> None:
     """Read into the tensors, in place; every process calls it."""
     with _alone_or_together() as no_dist:
-        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=no_dist)
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=no_dist)
 
 
 @contextmanager
@@ -176,7 +184,7 @@ def _check_same(path: Path, trainable: Params) -> None:
     shapes = {
         name.removeprefix(_WEIGHT): tuple(tensor.size)
         for name, tensor in saved.items()
-        if name.startswith(_WEIGHT)
+        if name.startswith(_WEIGHT) and isinstance(tensor, TensorStorageMetadata)
     }
     if shapes != {name: tuple(parameter.shape) for name, parameter in trainable.items()}:
         raise UserError(
@@ -191,5 +199,5 @@ def _steps(directory: Path) -> list[int]:
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
-def _unreadable(step: int, error: Exception) -> str:
+def _unreadable(step: int, error: BaseException) -> str:
     return f"the checkpoint of step {step} cannot be read ({type(error).__name__})"

@@ -11,6 +11,7 @@ from accelerate.utils import FullyShardedDataParallelPlugin, ParallelismConfig
 
 from tunesmith.engines.hf.families import Family
 from tunesmith.engines.hf.precision import sharding_policy
+from tunesmith.engines.hf.versions import check_versions
 from tunesmith.engines.loop import micro_batches
 from tunesmith.errors import UserError
 from tunesmith.hardware import peak_process_bytes
@@ -21,9 +22,13 @@ def start() -> bool:
     """Join the run's other processes, which a launcher's environment names (`RANK`, `WORLD_SIZE`).
 
     Returns whether this process is the one that writes the run's files.
+
+    Raises:
+        UserError: a library is older than what the engine was tried with.
     """
     import transformers
 
+    check_versions()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     transformers.logging.set_verbosity_error()  # what matters of its warnings is checked here
     transformers.logging.disable_progress_bar()

@@ -84,7 +84,7 @@ def choose_attention(family: Family, text_config: Any, wanted: str) -> str:
                 f"stops at {_FLASH_2_HEAD}",
                 "Leave it out, or use `train.attention: sdpa`.",
             )
-        from transformers.utils import is_flash_attn_2_available
+        from transformers.utils.import_utils import is_flash_attn_2_available
 
         if not is_flash_attn_2_available():
             raise UserError(
