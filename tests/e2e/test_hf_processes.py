@@ -112,8 +112,8 @@ def wait_for_lines(path: Path, count: int, processes: list[Any]) -> None:
 def test_a_sharded_adapter_survives_a_stop_and_comes_out_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G18, G22: killed between checkpoints, resumed by two processes; every process's slice is in
-    the adapter. On a multimodal Gemma 4, whose layer scales are buffers that only one process reads.
+    """G18, G22: killed between checkpoints, resumed by two processes; the adapter holds the slice
+    of each. On a multimodal Gemma 4, whose layer scales are buffers that only one process reads.
     """
     monkeypatch.setattr("tunesmith.export.find_spec", importlib.util.find_spec)
     model = write_tiny_gemma4(tmp_path / "model", "dense", multimodal=True)

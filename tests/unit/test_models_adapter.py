@@ -101,7 +101,7 @@ def test_other_kinds_of_adapter_are_refused(
 
 def test_adapter_of_another_model_is_refused(adapter: Path, tmp_path: Path) -> None:
     other = write_tiny_gemma3(tmp_path / "other", hidden=32)
-    with pytest.raises(UserError, match=r"should be \(4, 32\), but is \(4, 64\)"):
+    with pytest.raises(UserError, match=r"adapted as \(64, 64\), but is \(64, 32\)"):
         read_adapter(adapter, load_config(other))
     multimodal = write_tiny_gemma3(tmp_path / "mm", prefix="language_model.model.")
     with pytest.raises(UserError, match="does not fit the model"):

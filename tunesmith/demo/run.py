@@ -30,6 +30,7 @@ def run_demo(say: Say) -> dict[str, Any]:
     write_demo_data(DATA_DIR)
     loaded = load_recipe("demo")
     summary = train_recipe(loaded, say)
+    assert summary is not None  # one process alone
     run = run_dir(loaded.recipe)
     print()
     for line in [*_answers(run), "", *summary_lines(summary)]:
