@@ -60,6 +60,11 @@ class Batch:
     segment_ids: np.ndarray
     positions: np.ndarray
 
+    def rows(self, begin: int, count: int) -> Batch:
+        """Some of its sequences."""
+        some = slice(begin, begin + count)
+        return Batch(**{name: getattr(self, name)[some] for name in self.__slots__})
+
 
 @dataclass(frozen=True, slots=True)
 class EvalRow:

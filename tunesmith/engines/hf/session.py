@@ -99,7 +99,7 @@ class HfSession:
         targets, sequences = 0, 0
         self.model.eval()
         for batch in dataset.in_order(batch_size):
-            total += self.loss_sum(self.module, rows_of(batch, rank * share, share))
+            total += self.loss_sum(self.module, batch.rows(rank * share, share))
             targets += int(batch.target_mask.sum())
             sequences = min(sequences + batch_size, dataset.num_sequences)
             if progress:
@@ -157,18 +157,6 @@ class HfSession:
         checkpoints = Checkpoints(run.checkpoints, keep=1)
         step = checkpoints.restore_weights(self.trainable, say, use_best=use_best)
         say(f"takes the weights of {run.path} after step {step}")
-
-
-def rows_of(batch: Batch, begin: int, count: int) -> Batch:
-    """Some rows of a batch."""
-    rows = slice(begin, begin + count)
-    return Batch(
-        batch.tokens[rows],
-        batch.targets[rows],
-        batch.target_mask[rows],
-        batch.segment_ids[rows],
-        batch.positions[rows],
-    )
 
 
 def _to_host(parameter: torch.Tensor, *, wanted: bool) -> np.ndarray | None:

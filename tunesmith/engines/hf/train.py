@@ -14,7 +14,7 @@ from tunesmith.data.dataset import PackedDataset, PreparedData
 from tunesmith.engines.contract import LossSum, Measure, Say, TrainResult
 from tunesmith.engines.hf.checkpoint import Checkpoints
 from tunesmith.engines.hf.precision import is_sharded
-from tunesmith.engines.hf.session import HfSession, rows_of
+from tunesmith.engines.hf.session import HfSession
 from tunesmith.engines.loop import Progress, StepFigures, run_loop
 from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.metrics import MetricsLog
@@ -104,7 +104,7 @@ class HfTrainer:
             # device. Whole ones are summed here first, and cross once.
             waits = begin + self._micro < count and not is_sharded(self._session.module)
             with accelerator.no_sync(model) if waits else nullcontext():
-                loss = self._session.loss_sum(model, rows_of(batch, begin, self._micro))
+                loss = self._session.loss_sum(model, batch.rows(begin, self._micro))
                 # Gradients are averaged over processes, and are meant to be summed.
                 accelerator.backward(loss * (accelerator.num_processes / targets))
             total += loss.detach()

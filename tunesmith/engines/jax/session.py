@@ -151,14 +151,7 @@ def _host_part(batch: Batch) -> Batch:
     """This process's contiguous share of a global batch."""
     count, index = jax.process_count(), jax.process_index()
     size = batch.tokens.shape[0] // count
-    rows = slice(index * size, (index + 1) * size)
-    return Batch(
-        batch.tokens[rows],
-        batch.targets[rows],
-        batch.target_mask[rows],
-        batch.segment_ids[rows],
-        batch.positions[rows],
-    )
+    return batch.rows(index * size, size)
 
 
 def open_session(
