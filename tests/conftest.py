@@ -16,6 +16,8 @@ USER_CACHE = os.environ.get("TUNESMITH_CACHE", "~/.cache/tunesmith")
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
+# torch's threads spin while they wait: several tests at once would take each other's cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Compiling takes most of the time of tests of the JAX engine; this saves a third of it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
