@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(verbs)
     _add_inspect(verbs)
     _add_export(verbs)
+    _add_plan(verbs)
     _add_recipes(verbs)
     demo = verbs.add_parser("demo", help="fine-tune Gemma 3 270M for text-to-SQL, here and now")
     demo.set_defaults(run=_demo, interrupted=_TRAINING_INTERRUPTED)
@@ -245,6 +246,31 @@ def _export(arguments: argparse.Namespace) -> None:
     )
     for line in done.lines():
         _say(line)
+
+
+# -- plan ---------------------------------------------------------------------------------------
+
+
+def _add_plan(verbs: argparse._SubParsersAction) -> None:
+    plan = verbs.add_parser("plan", help="will it fit? the memory of a step on machines not here")
+    _add_recipe(plan)
+    plan.add_argument(
+        "--on",
+        nargs="+",
+        default=[],
+        metavar="TARGET",
+        help="chips and how many, e.g. b200x8 h100x8; as many B200 as `parallel` names by default",
+    )
+    plan.add_argument("--json", type=Path, metavar="FILE", help="write the plan there too")
+    plan.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    from tunesmith.plan import plan_recipe
+    from tunesmith.recipe.load import load_recipe
+
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    plan_recipe(loaded, arguments.on, _say, json_path=arguments.json)
 
 
 # -- recipes, demo ------------------------------------------------------------------------------

@@ -1,9 +1,89 @@
-"""What machines can do. Chips, slices and prices belong here too, each as one row."""
+"""THE table of what machines can do: one row for each chip."""
 
 from __future__ import annotations
 
+import difflib
+import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tunesmith.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """An accelerator that Google Cloud rents.
+
+    Attributes:
+        name: as in `tunesmith plan --on`.
+        memory_bytes: of one chip, as published (decimal gigabytes). Drivers report up to 7 % more,
+            so what fits here has that in reserve.
+        bf16_flops: peak rate of dense bfloat16 products, per second.
+        memory_bandwidth: bytes per second between the chip and its memory.
+        machines: Google Cloud machine types by the number of chips in them, smallest first.
+    """
+
+    name: str
+    memory_bytes: int
+    bf16_flops: float
+    memory_bandwidth: float
+    machines: dict[int, str]
+
+
+# Rates: NVIDIA's data sheets of the SXM parts (and of the L4), without sparsity. Machine types:
+# https://cloud.google.com/compute/docs/accelerator-optimized-machines, read in November 2025.
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("b200", 180 * 10**9, 2.25e15, 8.0e12, {8: "a4-highgpu-8g"}),
+        Chip("h200", 141 * 10**9, 989e12, 4.8e12, {8: "a3-ultragpu-8g"}),
+        Chip("h100", 80 * 10**9, 989e12, 3.35e12, {n: f"a3-highgpu-{n}g" for n in (1, 2, 4, 8)}),
+        Chip(
+            "a100-80", 80 * 10**9, 312e12, 2.04e12, {n: f"a2-ultragpu-{n}g" for n in (1, 2, 4, 8)}
+        ),
+        Chip("a100-40", 40 * 10**9, 312e12, 1.56e12, {n: f"a2-highgpu-{n}g" for n in (1, 2, 4, 8)}),
+        Chip("l4", 24 * 10**9, 121e12, 0.3e12, {n: f"g2-standard-{12 * n}" for n in (1, 2, 4, 8)}),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """So many of one chip."""
+
+    chip: Chip
+    count: int
+
+    @property
+    def name(self) -> str:
+        """As `parse_target` reads it, e.g. `b200x8`."""
+        return f"{self.chip.name}x{self.count}"
+
+    @property
+    def machines(self) -> tuple[int, str]:
+        """How many machines of which type hold the chips, e.g. (2, "a4-highgpu-8g")."""
+        for size, machine in self.chip.machines.items():
+            if size >= self.count:
+                return 1, machine
+        size, machine = max(self.chip.machines.items())
+        return -(-self.count // size), machine
+
+
+def parse_target(text: str) -> Target:
+    """Read `b200x8` (eight B200) or `l4` (one L4).
+
+    Raises:
+        UserError: the chip is not in the table, or the text is not of this form.
+    """
+    name, _, count = text.lower().strip().partition("x")
+    if name in CHIPS and re.fullmatch(r"[1-9][0-9]{0,4}", count or "1"):
+        return Target(CHIPS[name], int(count or "1"))
+    near = difflib.get_close_matches(name, CHIPS, n=1)
+    raise UserError(
+        f"{text!r} is no machine" + (f"; did you mean {near[0]}x8?" if near else ""),
+        f"Write the chip and how many, e.g. b200x8. Chips: {', '.join(CHIPS)}.",
+    )
 
 
 @cache

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from tunesmith.engines.contract import Estimate, Say
 from tunesmith.engines.loop import micro_batches
 from tunesmith.errors import UserError
 from tunesmith.hardware import cpu_multiplies_bf16, peak_process_bytes
@@ -26,6 +27,18 @@ def processes() -> int:
 def launch(count: int, arguments: Sequence[str]) -> int:
     """Never called: see `processes`."""
     raise NotImplementedError(f"JAX needs no {count} processes for {arguments}")
+
+
+def estimate(recipe: Recipe, config_dir: Path, *, device_count: int, say: Say) -> Estimate:
+    """Memory of a training step; see `engines.contract.Engine.estimate`.
+
+    Raises:
+        UserError: always, so far.
+    """
+    raise UserError(
+        "the JAX engine has no estimate yet",
+        "`--set engine=hf` counts the Hugging Face engine's memory instead.",
+    )
 
 
 def start() -> bool:
