@@ -20,13 +20,16 @@ ROOT = Path(__file__).parents[1]
 
 
 def start_processes(
-    count: int, *arguments: str | Path, sharding: bool = True
+    count: int,
+    *arguments: str | Path,
+    sharding: bool = True,
+    module: str = "tests.fsdp_on_cpu",
 ) -> list[subprocess.Popen[str]]:
-    """Start a command as `count` processes of one launch."""
+    """Start a command as `count` processes of one launch, by default `tunesmith`, sharding."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    module = "tests.fsdp_on_cpu" if sharding else "tunesmith"
+    module = module if sharding else "tunesmith"
     started = []
     for rank in range(count):
         variables = {

@@ -40,14 +40,12 @@ def estimate(recipe: Recipe, config: Mapping[str, Any], *, device_count: int, sa
         (asked / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
         (asked / "config.json").write_text(json.dumps(config), encoding="utf-8")
         (asked / "count").write_text(str(device_count), encoding="utf-8")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tunesmith.engines.estimate", folder],
-            stdout=subprocess.PIPE,
-            stderr=(asked / "stderr").open("w"),
-            text=True,
-        )
-        assert process.stdout is not None
-        with process:
+        command = [sys.executable, "-m", "tunesmith.engines.estimate", folder]
+        with (
+            (asked / "stderr").open("w", encoding="utf-8") as stderr,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+        ):
+            assert process.stdout is not None
             for line in process.stdout:
                 say(line.rstrip("\n"))
         answer = asked / "answer.json"

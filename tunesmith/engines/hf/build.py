@@ -164,7 +164,7 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
 
 def recompute_layers(model: nn.Module) -> None:
     """Have each decoder layer's activations computed again in the backward pass."""
-    model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    model.activation_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
 
 
 def merge_adapter(model: nn.Module, adapter: Adapter) -> None:
