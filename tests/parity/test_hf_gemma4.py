@@ -150,6 +150,20 @@ def test_float16_is_never_chosen() -> None:
         assert settle_dtype(wanted, torch.device("cpu")) in (torch.bfloat16, torch.float32)
 
 
+@pytest.mark.parametrize("compute_dtype", ["bfloat16", "float32"])
+def test_rotary_angles_stay_float32(compute_dtype: str, tmp_path: Path) -> None:
+    """A module's `.to(bfloat16)` rounds them with the weights."""
+    from tunesmith.engines.hf import open_session
+
+    model = write_tiny_gemma4(tmp_path, dtype="bfloat16")
+    scored = open_session(model, compute_dtype=compute_dtype)
+    trained = open_tiny(model, train={"compute_dtype": compute_dtype}, lora={"r": 4})
+    for session in (scored, trained):
+        angles = [b for name, b in session.module.named_buffers() if "inv_freq" in name]
+        assert angles
+        assert {buffer.dtype for buffer in angles} == {torch.float32}
+
+
 def test_bfloat16_trains_float32_master_weights(tmp_path: Path) -> None:
     session = open_tiny(
         write_tiny_gemma4(tmp_path, dtype="bfloat16"), train={"compute_dtype": "bfloat16"}

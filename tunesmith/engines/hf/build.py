@@ -42,6 +42,7 @@ def load_text_model(
     dtype: torch.dtype,
     attention: str = "sdpa",
     quantization: Any = None,
+    device: torch.device | None = None,
 ) -> nn.Module:
     """The text decoder with its head, from a text or a multimodal checkpoint.
 
@@ -54,6 +55,7 @@ def load_text_model(
         dtype: of the weights in memory.
         attention: transformers' name of the attention.
         quantization: transformers' quantization config, if any.
+        device: where each tensor goes as it is read; None: the host.
 
     Raises:
         UserError: tensors are missing, unexpected, or of another shape.
@@ -68,6 +70,7 @@ def load_text_model(
             attn_implementation=attention,
             key_mapping={pattern.replace(".", r"\."): to for pattern, to in renames.items()},
             quantization_config=quantization,
+            device_map=None if device is None else {"": device},
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,

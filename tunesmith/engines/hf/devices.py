@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator, PartialState
 from accelerate.utils import FullyShardedDataParallelPlugin, ParallelismConfig
 
@@ -29,10 +31,17 @@ def start() -> bool:
     import transformers
 
     check_versions()
+    atexit.register(_leave)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     transformers.logging.set_verbosity_error()  # what matters of its warnings is checked here
     transformers.logging.disable_progress_bar()
     return PartialState(cpu=not torch.cuda.is_available()).is_main_process
+
+
+def _leave() -> None:
+    """Leave the processes of the run in order, as torch asks for before Python ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def world() -> int:

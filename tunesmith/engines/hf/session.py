@@ -182,7 +182,9 @@ def open_session(
     model = build.load_text_model(model_dir, family, text_config, dtype=held)
     if adapter_dir:
         build.merge_adapter(model, read_peft(adapter_dir))
-    model = model.to(accelerator.device, dtype).eval().requires_grad_(False)
+    model = model.to(accelerator.device).eval().requires_grad_(False)
+    for parameter in model.parameters():  # not the buffers: rotary angles stay float32
+        parameter.data = parameter.data.to(dtype)
     return HfSession(model_dir, family, accelerator, model, text_config, dtype)
 
 
@@ -210,6 +212,9 @@ def open_trainer(recipe: Recipe, model_dir: Path) -> HfSession:
         dtype=dtype if lora else torch.float32,
         attention=attention,
         quantization=quantization,
+        # Sharded weights are read by one process of a machine; whole ones go straight to where they
+        # are used, so that the processes do not hold a copy each on the host.
+        device=None if recipe.parallel.fsdp > 1 else accelerator.device,
     )
     if lora is not None:
         build.attach_lora(model, lora, seed=recipe.train.seed)
