@@ -86,7 +86,7 @@ def test_tiny_losses_agree(lora: Any, tiny: Path, tmp_path: Path) -> None:
     assert_alike(ours, theirs, within=1e-3)
 
 
-@pytest.mark.parametrize("prefix", ["model.", "model.language_model."])
+@pytest.mark.parametrize("prefix", ["model.", "language_model.model."])
 @pytest.mark.parametrize(("by", "read_by"), [("jax", "hf"), ("hf", "jax")])
 def test_an_adapter_of_one_engine_loads_in_the_other(
     by: str, read_by: str, prefix: str, tmp_path: Path
