@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(gt=0.0, lt=1.0)]
-NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+from tunesmith.recipe.schema_cloud import CloudSection
+from tunesmith.recipe.section import (
+    BrokenRules,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 
 LORA_TARGETS = (
     "q_proj",
@@ -27,31 +32,6 @@ LORA_TARGETS = (
     "up_proj",
     "down_proj",
 )
-
-
-class BrokenRules(ValueError):
-    """Rules that bind several fields, told together.
-
-    Args:
-        rules: for each broken one, the dotted path of the field to look at, from the section that
-            raises, and what is wrong.
-    """
-
-    def __init__(self, rules: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(text for _, text in rules))
-        self.rules = rules
-
-
-class Section(BaseModel):
-    """Base of all parts of a recipe: unknown keys are errors, values are never coerced."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        use_attribute_docstrings=True,
-        validate_default=True,
-    )
 
 
 class ModelSection(Section):
@@ -341,7 +321,7 @@ class EvalSection(Section):
     """Rows for the loss; absent: all."""
     batch_size: PositiveInt = 8
     """Sequences per pass when measuring the loss."""
-    prompts: list[str] = []
+    prompts: list[str] = Field(default=[])
     """Continued before and after training, to be read side by side. With a conversational format
     each is a user's message."""
     text_to_sql: TextToSql | None = None
@@ -373,45 +353,6 @@ class RunSection(Section):
     from the environment (`HF_TOKEN`) or `hf auth login`, and is tried before training."""
     hub_private: bool = True
     """Whether a repository that `push_to_hub` makes is private."""
-
-
-class CloudSection(Section):
-    """Where and how the run goes to a GKE cluster."""
-
-    project: str
-    """Google Cloud project."""
-    region: str
-    """Region of the cluster, bucket and images."""
-    zone: str | None = None
-    """Zone of the accelerators."""
-    cluster: str = "tunesmith"
-    """Name of the cluster."""
-    mode: Literal["autopilot", "standard"] = "autopilot"
-    """Mode of the cluster."""
-    machine: str | None = None
-    """Machine type, e.g. `ct6e-standard-4t`."""
-    topology: str | None = None
-    """TPU topology, e.g. `2x4`."""
-    slices: PositiveInt = 1
-    """Number of TPU slices."""
-    capacity: Literal["on_demand", "spot", "reservation", "flex_start"] = "on_demand"
-    """How the machines are obtained."""
-    reservation: str | None = None
-    """Name of the reservation, with `capacity: reservation`."""
-    bucket: str | None = None
-    """Cloud Storage bucket for data, checkpoints and results."""
-    repo: str = "tunesmith"
-    """Artifact Registry repository for the image."""
-    namespace: str = "default"
-    """Kubernetes namespace."""
-    service_account: str = "tunesmith"
-    """Kubernetes service account of the job."""
-    hf_secret: str | None = None
-    """Kubernetes secret with the Hugging Face token."""
-    image: str | None = None
-    """Image to run instead of building one."""
-    max_run_hours: PositiveFloat | None = None
-    """Stop the job after so many hours."""
 
 
 class Recipe(Section):
