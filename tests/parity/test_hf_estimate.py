@@ -142,7 +142,7 @@ def test_published_shapes_have_the_published_sizes(name: str, billions: float) -
 def test_what_does_not_fit_the_devices_is_refused(tmp_path: Path) -> None:
     model = write_tiny_gemma4(tmp_path)
     recipe = tiny_recipe(model, engine="hf", parallel={"fsdp": 8})
-    with pytest.raises(UserError, match="parallel.fsdp 8 does not fit 4 devices"):
+    with pytest.raises(UserError, match=r"parallel\.fsdp 8 does not fit 4 devices"):
         estimated(recipe, model, 4)
 
 
