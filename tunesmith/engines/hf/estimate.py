@@ -126,7 +126,10 @@ def _check(recipe: Recipe, config_dir: Path) -> tuple[Family, Any, str, list[str
 @contextmanager
 def _pretended_processes(count: int) -> Iterator[None]:
     """Be the first of so many processes, with a GPU each as far as Accelerate can tell."""
-    before = {name: os.environ.pop(name, None) for name in _ENVIRONMENT}
+    before = dict(os.environ)
+    for name in before:  # Accelerate leaves some behind, and reads what it finds
+        if name in _ENVIRONMENT or name.startswith(("ACCELERATE_", "FSDP_")):
+            del os.environ[name]
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
         if count > 1:
@@ -143,10 +146,8 @@ def _pretended_processes(count: int) -> Iterator[None]:
         if dist.is_initialized():
             dist.destroy_process_group()
         AcceleratorState._reset_state(reset_partial_state=True)
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ |= before
 
 
 def _build(
