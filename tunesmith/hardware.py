@@ -49,6 +49,73 @@ CHIPS = {
 
 
 @dataclass(frozen=True, slots=True)
+class CloudMachine:
+    """A Google Cloud machine type with accelerators, as GKE schedules pods on it.
+
+    Attributes:
+        accelerator: value of the node label that pods select.
+        chips: in one machine.
+        topologies: for TPUs, the slices built of it and the machines (hosts) in each; a slice of
+            one host is a node pool without `--tpu-topology`. Empty for GPUs.
+    """
+
+    name: str
+    accelerator: str
+    chips: int
+    topologies: dict[str, int]
+
+    @property
+    def is_tpu(self) -> bool:
+        """Whether pods ask for `google.com/tpu` rather than `nvidia.com/gpu`."""
+        return bool(self.topologies)
+
+
+_V6E_HOSTS = {"2x2": 1, "2x4": 2, "4x4": 4, "4x8": 8, "8x8": 16, "8x16": 32}
+_GPU_LABELS = {
+    "b200": "nvidia-b200",
+    "h200": "nvidia-h200-141gb",
+    "h100": "nvidia-h100-80gb",
+    "a100-80": "nvidia-a100-80gb",
+    "a100-40": "nvidia-tesla-a100",
+    "l4": "nvidia-l4",
+}
+# TPU v6e: 32 GB a chip. https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
+CLOUD_MACHINES = {
+    machine.name: machine
+    for machine in (
+        CloudMachine("ct6e-standard-1t", "tpu-v6e-slice", 1, {"1x1": 1}),
+        CloudMachine("ct6e-standard-4t", "tpu-v6e-slice", 4, _V6E_HOSTS),
+        CloudMachine("ct6e-standard-8t", "tpu-v6e-slice", 8, {"2x4": 1}),
+        *(
+            CloudMachine(name, _GPU_LABELS[chip.name], count, {})
+            for chip in CHIPS.values()
+            for count, name in chip.machines.items()
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per machine and hour, lowest and highest seen; they differ by zone and change."""
+
+    on_demand: tuple[float, float]
+    spot: tuple[float, float] | None
+
+
+# From a public catalogue. A recipe's `cloud.price_per_hour` overrides them; what has no row here
+# has no known price. v6e is priced by the chip: $2.70 in the US to $3.24 in Tokyo.
+PRICES_NOTED = "2026-12-01"
+PRICES = {
+    **{
+        f"ct6e-standard-{n}t": Price((2.70 * n, 3.24 * n), (0.573 * n, 1.35 * n)) for n in (1, 4, 8)
+    },
+    "a4-highgpu-8g": Price((64.44, 90.22), (32.61, 32.61)),
+}
+GKE_FEE_PER_HOUR = 0.10  # of a cluster, whether anything runs on it or not
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """So many of one chip."""
 

@@ -44,3 +44,5 @@ class CloudSection(Section):
     """Image to run instead of building one."""
     max_run_hours: PositiveFloat | None = None
     """Stop the job after so many hours."""
+    price_per_hour: PositiveFloat | None = None
+    """What one accelerator machine costs you an hour, in US dollars; absent: the dated table's."""
