@@ -98,10 +98,16 @@ def test_batch_that_hosts_cannot_share() -> None:
 
 
 def test_axes_that_do_not_make_the_chips() -> None:
-    recipe = cloud_recipe("tpu-multihost")
-    parallel = recipe.parallel.model_copy(update={"fsdp": 3})
-    with pytest.raises(UserError, match="fsdp 3 × tensor 1 does not make 8 chips"):
-        resolve_target(recipe.model_copy(update={"parallel": parallel}))
+    recipe = cloud_recipe("tpu-multislice")
+    for axes, told in (
+        ({"fsdp": 3}, "fsdp 3 × tensor 1 × slices 2 does not make 16 chips"),
+        ({"data": 16}, "data 16 × fsdp 1 × tensor 1 × slices 2 does not make 16 chips"),
+    ):
+        parallel = recipe.parallel.model_copy(update=axes)
+        with pytest.raises(UserError, match=told):
+            resolve_target(recipe.model_copy(update={"parallel": parallel}))
+    fitting = recipe.parallel.model_copy(update={"data": 8})
+    assert resolve_target(recipe.model_copy(update={"parallel": fitting})).chips == 16
 
 
 def test_all_reasons_are_told_at_once() -> None:

@@ -206,13 +206,13 @@ def _broken_work(recipe: Recipe, target: CloudTarget) -> Iterator[tuple[str, str
             "parallel.slices",
             f"{parallel.slices}, and `cloud.slices` is {target.slices}: they must be equal",
         )
-    shared = parallel.fsdp * parallel.tensor
+    shared = parallel.fsdp * parallel.tensor * parallel.slices
     if chips % shared or (parallel.data is not None and parallel.data * shared != chips):
         data = "" if parallel.data is None else f"data {parallel.data} × "
         yield (
             "parallel",
-            f"{data}fsdp {parallel.fsdp} × tensor {parallel.tensor} does not make {chips} chips "
-            f"({machines})",
+            f"{data}fsdp {parallel.fsdp} × tensor {parallel.tensor} × slices {parallel.slices} "
+            f"does not make {chips} chips ({machines})",
         )
         return
     readers = chips // parallel.tensor  # devices with rows of their own
