@@ -54,12 +54,12 @@ def start_processes(
         return None
     engine = load_engine(loaded.recipe.engine)
     count = engine.processes()
-    if count == 1:
+    if count is None:
         return None
     _check_outlets(run, loaded.recipe, say)
     prepared = prepare_run(loaded, say)
     check_sql_fields(loaded.recipe, prepared.data)
-    say(f"starting {count} processes")
+    say(f"starting {count} process{'es' * (count > 1)}")
     return engine.launch(count, arguments)
 
 

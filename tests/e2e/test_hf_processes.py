@@ -201,7 +201,7 @@ def test_train_starts_a_process_for_each_device(tiny: Path, tmp_path: Path) -> N
 def test_the_exit_status_of_a_process_is_that_of_the_command(tiny: Path, tmp_path: Path) -> None:
     """3, diverged: manifests fail fast on it, and retry what a lost process leaves."""
     recipe = recipe_of(tmp_path, tiny, parallel={"fsdp": 1}, eval={"every_steps": None})
-    status, _, err = run_on_two_devices("train", recipe, "--set", "train.learning_rate=1e35")
+    status, _, err = run_on_two_devices("train", recipe, "--set", "train.learning_rate=3e38")
     assert "error: step 2: loss" in err
     assert status == 3
 

@@ -117,6 +117,66 @@ def test_flash_attention_2_is_refused_for_large_heads(tmp_path: Path) -> None:
     assert choose_attention(*find_family(model), "auto") == "sdpa"
 
 
+def _cut(model: Path) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _change_tensors(model: Path, change: Any) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(model / "model.safetensors")
+    change(tensors)
+    save_file(tensors, model / "model.safetensors")
+
+
+def _own_head(tensors: dict[str, Any]) -> None:
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+
+
+def _write_config(model: Path, text: str) -> None:
+    (model / "config.json").write_text(text)
+
+
+BROKEN = {
+    "cut short": (_cut, r"model\.safetensors cannot be read"),
+    "missing": (
+        lambda model: _change_tensors(model, lambda t: t.pop("model.norm.weight")),
+        r"missing: model\.norm\.weight",
+    ),
+    "unexpected": (
+        lambda model: _change_tensors(model, lambda t: t.update(extra=t["model.norm.weight"])),
+        "unexpected: extra",
+    ),
+    "own head": (
+        lambda model: _change_tensors(model, _own_head),
+        r"lm_head\.weight differs from the embedding",
+    ),
+    "another shape": (
+        lambda model: _change_tensors(model, lambda t: t.update(_narrow(t))),
+        r"model\.norm\.weight is \[32\], not \[64\]",
+    ),
+    "another family": (
+        lambda model: _write_config(model, '{"model_type": "llama"}'),
+        "model_type 'llama' is not supported",
+    ),
+    "no JSON": (lambda model: _write_config(model, "{"), r"config\.json cannot be read"),
+}
+
+
+def _narrow(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {"model.norm.weight": tensors["model.norm.weight"][:32].copy()}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_models_are_refused_with_what_is_wrong(how: str, tmp_path: Path) -> None:
+    model = write_tiny_gemma4(tmp_path)
+    damage, message = BROKEN[how]
+    damage(model)
+    with pytest.raises(UserError, match=message):
+        open_tiny(model)
+
+
 def test_four_bit_weights_are_refused_without_cuda(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

@@ -83,6 +83,24 @@ def test_a_process_of_a_launch_starts_no_more(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UserError, match="but not LOCAL_RANK"):
         processes()
     monkeypatch.setenv("LOCAL_RANK", "0")
+    assert processes() is None
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_one_device_needs_no_launch_but_among_other_machines(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from tunesmith.engines.hf.launch import processes
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert processes() is None
+    monkeypatch.setenv("NNODES", "2")
+    with pytest.raises(UserError, match="NODE_RANK or MASTER_ADDR is not set"):
+        processes()
+    monkeypatch.setenv("NODE_RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert processes() == 1
 
 

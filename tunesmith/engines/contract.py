@@ -152,11 +152,11 @@ class Session(Protocol):
 class Engine(Protocol):
     """A module that trains: `tunesmith.engines.jax` or `tunesmith.engines.hf`."""
 
-    def processes(self) -> int:
+    def processes(self) -> int | None:
         """Processes that `train` is to start for this machine's devices.
 
-        1 means that this one does the work itself: there is one device, or JAX drives all of them,
-        or a launcher has started this process as one of several.
+        None means that this one does the work itself: there is one device, or JAX drives all of
+        them, or a launcher has started this process as one of several.
         """
         ...
 

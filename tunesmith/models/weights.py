@@ -155,13 +155,22 @@ def read_weights(
             f"{files.directory}: the weights do not fit config.json{_listing('differ', wrong)}",
             f"Types that can be read: {', '.join(DTYPES.values())}.",
         )
-    for head in heads:
-        if not np.array_equal(files.read(head), files.read(specs["embed"].hf_key)):
+    refuse_own_head(files, specs["embed"].hf_key)
+    return Weights(files, specs, dtype, tower_keys)
+
+
+def refuse_own_head(files: TensorFiles, embed_key: str) -> None:
+    """See that a head, where a checkpoint has one, is the embedding once more.
+
+    Raises:
+        UserError: it is another matrix.
+    """
+    for head in HEADS:
+        if head in files and not np.array_equal(files.read(head), files.read(embed_key)):
             raise UserError(
                 f"{files.directory}: {head} differs from the embedding",
                 "Gemma's head is its embedding (tied); a model with its own head is not Gemma.",
             )
-    return Weights(files, specs, dtype, tower_keys)
 
 
 def _shape(dims: tuple[str, ...], config: ModelConfig) -> tuple[int, ...]:

@@ -21,7 +21,9 @@ from tunesmith.engines.hf.families import Family, has_experts
 from tunesmith.engines.lora_start import draw_a
 from tunesmith.errors import UserError
 from tunesmith.models.adapter import Adapter
-from tunesmith.models.catalog import TEXT_PREFIX, WEIGHT_PREFIXES
+from tunesmith.models.catalog import TEXT_PREFIX, WEIGHT_PREFIXES, weight_prefix
+from tunesmith.models.tensor_files import TensorFiles
+from tunesmith.models.weights import refuse_own_head
 from tunesmith.recipe.schema import LoraSection, TrainSection
 
 ADAPTER = "default"  # PEFT's name of the only adapter
@@ -60,6 +62,9 @@ def load_text_model(
     Raises:
         UserError: tensors are missing, unexpected, or of another shape.
     """
+    files = TensorFiles(model_dir)  # says more plainly than transformers what is damaged
+    prefix = weight_prefix(files, model_dir / "config.json")
+    refuse_own_head(files, f"{prefix}embed_tokens.weight")
     # What precedes `layers.0…` in multimodal checkpoints, as published and as transformers 5 saves.
     renames = {f"^{prefix}": TEXT_PREFIX for prefix in WEIGHT_PREFIXES if prefix != TEXT_PREFIX}
     try:
@@ -73,6 +78,7 @@ def load_text_model(
             device_map=None if device is None else {"": device},
             local_files_only=True,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # told below, with names
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
@@ -88,8 +94,12 @@ def load_text_model(
                 f"{model_dir}: the weights do not fit config.json; {kind}: "
                 + ", ".join(sorted(map(str, keys))[:5])
             )
-    if info["mismatched_keys"]:
-        raise UserError(f"{model_dir}: tensors of another shape: {info['mismatched_keys']}")
+    if wrong := sorted(info["mismatched_keys"]):
+        listed = ", ".join(f"{k} is {list(have)}, not {list(want)}" for k, have, want in wrong[:5])
+        raise UserError(
+            f"{model_dir}: the weights do not fit config.json; {listed}",
+            "Use the weights with their own config.json.",
+        )
     add_fused_lm_head(model)
     return model
 

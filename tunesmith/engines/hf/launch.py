@@ -18,22 +18,23 @@ _ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR")
 _PORT = ("MASTER_PORT", "PET_MASTER_PORT")
 
 
-def processes() -> int:
-    """Processes to start on this machine, one for each visible GPU; 1 if this one does the work.
+def processes() -> int | None:
+    """Processes to start on this machine, one for each visible GPU; None if this one is enough.
 
     Raises:
-        UserError: the environment names a launch, but not this process's place in it.
+        UserError: the environment names a launch or other machines, but not this one's place.
     """
     given = [name for name in _STARTED if name in os.environ]
     if len(given) == len(_STARTED):
-        return 1
+        return None
     if given:
         missing = [name for name in _STARTED if name not in given]
         raise UserError(
             f"the environment has a launcher's {', '.join(given)}, but not {', '.join(missing)}",
             "Set all of RANK, WORLD_SIZE and LOCAL_RANK for each process, or none of them.",
         )
-    return max(1, torch.cuda.device_count())
+    count = max(1, torch.cuda.device_count())
+    return count if count > 1 or node_flags(os.environ) else None
 
 
 def launch(count: int, arguments: Sequence[str]) -> int:

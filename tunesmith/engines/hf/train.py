@@ -21,6 +21,10 @@ from tunesmith.runs.metrics import MetricsLog
 from tunesmith.runs.rundir import RunDir
 
 
+# Beyond it AdamW's own arithmetic raises; with it a run diverges as it would, and is told so.
+_LARGEST_RATE = 1e30
+
+
 def train(
     session: HfSession,
     recipe: Recipe,
@@ -88,7 +92,7 @@ class HfTrainer:
         applied = bool(np.isfinite(loss) and np.isfinite(grad_norm))
         if applied:
             for group in self._optimizer.param_groups:
-                group["lr"] = learning_rate
+                group["lr"] = min(learning_rate, _LARGEST_RATE)
             self._optimizer.step()
         self._optimizer.zero_grad()
         return StepFigures(loss, grad_norm, applied, tokens, targets, waited)
