@@ -16,6 +16,7 @@ from tunesmith.data.prompts import opening, prompt_ids
 from tunesmith.data.tokenizer import Tokenizer
 from tunesmith.engines.contract import Say, Session, load_engine
 from tunesmith.errors import UserError
+from tunesmith.models.reference import knows
 from tunesmith.models.resolve import resolve_model
 from tunesmith.prepare import conversion_ticker, find_export, is_run, load_run
 from tunesmith.recipe.schema import Generation
@@ -64,7 +65,7 @@ class Speaker:
 
 
 def open_speaker(
-    model: str, settings: Generation | None, say: Say, *, engine: str = "jax", plain: bool = False
+    model: str, settings: Generation | None, say: Say, *, plain: bool = False
 ) -> Speaker:
     """Load a run folder, a model directory, a GGUF (`.gguf` or `pypi:PACKAGE`) or a Hub id.
 
@@ -72,7 +73,6 @@ def open_speaker(
         model: what to load.
         settings: length and sampling; None takes the run's own.
         say: told what goes on.
-        engine: for models that are no run; a run has its own.
         plain: continue text as it stands, even if the model has a chat template.
 
     Raises:
@@ -88,6 +88,8 @@ def open_speaker(
     else:
         source = _source(model)
         model_dir, adapter_dir = resolve_model(source, model, progress=conversion_ticker(say)), None
+        # A run has its own engine. Elsewhere JAX, for families with a forward pass of ours.
+        engine = "jax" if knows(model_dir) else "hf"
     tokenizer = Tokenizer.load(adapter_dir or model_dir)
     template = None if plain else own_template(tokenizer)
     loaded_engine = load_engine(engine)

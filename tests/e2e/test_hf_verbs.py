@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ANSWER, QUESTION, sql_sections, write_sql_rows
+from tests.tiny_gemma4 import write_tiny_gemma4
 from tests.tiny_run import read_lines, read_summary, tunesmith, write_recipe
 
 pytest.importorskip("torch")
@@ -61,6 +62,15 @@ def test_evaluate_measures_the_export(learnt: Path, capsys: pytest.CaptureFixtur
 def test_generate_answers(learnt: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tunesmith("generate", learnt, "--prompt", QUESTION) == 0
     assert ANSWER in capsys.readouterr().out
+
+
+def test_generate_takes_the_engine_that_knows_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_tiny_gemma4(tmp_path, multimodal=True)
+    ask = ("generate", model, "--prompt", "once upon", "--plain", "--max-new-tokens", "4")
+    assert tunesmith(*ask) == 0
+    assert len(capsys.readouterr().out) > 1
 
 
 def test_export_writes_the_adapter_again(learnt: Path, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.metrics import MetricsLog
 from tunesmith.runs.rundir import RunDir
 
-
 # Beyond it AdamW's own arithmetic raises; with it a run diverges as it would, and is told so.
 _LARGEST_RATE = 1e30
 
