@@ -14,6 +14,7 @@ from tunesmith.hardware import Target, parse_target
 from tunesmith.models.published import find_config
 from tunesmith.prepare import resolve_recipe_model
 from tunesmith.recipe.load import LoadedRecipe
+from tunesmith.recipe.schema import Recipe
 from tunesmith.runs.rundir import VERSION, write_json
 
 _GIB = 2**30
@@ -88,26 +89,38 @@ def plan_recipe(
     devices = (recipe.parallel.data or 1) * recipe.parallel.fsdp
     targets = [parse_target(name) for name in on or [f"b200x{devices}"]]
     config = _config(loaded, say)
-    plans: list[Plan] = []
-    refused: list[tuple[Target, UserError]] = []
-    for target in targets:
-        try:
-            found = estimate(recipe, config, device_count=target.count, say=say)
-        except UserError as error:
-            refused.append((target, error))
-            continue
-        plans.append(Plan(target, found))
-    for plan in plans:
-        for line in plan.lines():
-            say(line)
-    for target, error in refused:
-        say(f"{target.name}: refused: {error}")
+    # What a step holds depends on how many share the work, not on which chip they are.
+    counts = dict.fromkeys(target.count for target in targets)
+    counted = {count: _counted(recipe, config, count, say) for count in counts}
+    plans = [
+        Plan(target, found)
+        for target in targets
+        if isinstance(found := counted[target.count], Estimate)
+    ]
     if json_path is not None:
         entries = [plan.to_json() for plan in plans]
         write_json(json_path, {"version": VERSION, "recipe": recipe.name, "targets": entries})
+    for plan in plans:
+        for line in plan.lines():
+            say(line)
+    refused = [
+        (target, error)
+        for target in targets
+        if isinstance(error := counted[target.count], UserError)
+    ]
+    for target, error in refused if plans else refused[1:]:
+        say(f"{target.name}: refused: {error}")
     if not plans:
         raise refused[0][1]
     return plans
+
+
+def _counted(recipe: Recipe, config: dict[str, Any], count: int, say: Say) -> Estimate | UserError:
+    """The estimate for so many devices, or why there is none."""
+    try:
+        return estimate(recipe, config, device_count=count, say=say)
+    except UserError as error:
+        return error
 
 
 def _config(loaded: LoadedRecipe, say: Say) -> dict[str, Any]:

@@ -190,3 +190,16 @@ def test_an_interrupted_run_can_be_exported(
     base = load_file(tiny / WEIGHTS)
     exported = load_file(tmp_path / "out" / WEIGHTS)
     assert np.abs(exported["model.norm.weight"] - base["model.norm.weight"]).max() > 0.005
+
+
+def test_adapters_trained_beside_rounded_weights_are_allowed_the_rounding(
+    tiny: Path, tmp_path: Path
+) -> None:
+    """float32 on disk, held in bfloat16: where a device multiplies bfloat16, the demo's case."""
+    recipe = write_recipe(
+        tmp_path, tiny, lora={"r": 2}, train={"compute_dtype": "bfloat16", "max_steps": 1}
+    )
+    assert tunesmith("train", recipe) == 0
+    proof = json.loads((tmp_path / "run/export/tunesmith-proof.json").read_text())
+    assert proof["limit"] == 0.5
+    assert 1e-4 < proof["max_logit_gap"] < 0.5

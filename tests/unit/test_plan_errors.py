@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tiny_run import tunesmith
+from tunesmith.engines.contract import Estimate
 from tunesmith.errors import UserError
 from tunesmith.hardware import parse_target
 from tunesmith.models.published import find_config, published_config
@@ -74,3 +77,52 @@ def test_published_models_are_known(model_id: str, layers: int) -> None:
 @pytest.mark.parametrize("model_id", ["google/gemma-2-2b", "other/gemma-3-1b", "google/gemma-3-9b"])
 def test_other_models_are_not(model_id: str) -> None:
     assert published_config(model_id) is None
+
+
+def test_targets_of_as_many_devices_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An estimate takes most of a minute, and knows nothing of the chip."""
+    counted = []
+
+    def estimate(*_: Any, device_count: int, **__: Any) -> Estimate:
+        counted.append(device_count)
+        if device_count == 16:
+            raise UserError("16 are too many")
+        return Estimate(device_count, 76 * 10**9, {"parameters": 76 * 10**9}, "forward", [], 1.0)
+
+    monkeypatch.setattr("tunesmith.plan.estimate", estimate)
+    on = ["b200x8", "h100x8", "a100-40x8", "b200x16"]
+    assert tunesmith("plan", "text-to-sql-gemma4-31b", "--on", *on) == 0
+    assert counted == [8, 16]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(", ")[0] for line in lines if not line.startswith("  ")] == [
+        "b200x8 (1 × a4-highgpu-8g): fits",
+        "h100x8 (1 × a3-highgpu-8g): tight",
+        "a100-40x8 (1 × a2-highgpu-8g): does not fit",
+        "b200x16: refused: 16 are too many",
+    ]
+
+
+def test_the_jax_engine_says_once_that_it_has_no_estimate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tunesmith("plan", "text-to-sql-gemma4-31b", "--set", "engine=jax") == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: the JAX engine has no estimate yet\n")
+    assert "no estimate" not in captured.out
+
+
+def test_the_counting_process_sees_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned on a machine with GPUs, fake tensors would meet real devices."""
+    environments = []
+    start = subprocess.Popen
+
+    def noted(command: Any, **named: Any) -> Any:
+        environments.append(named["env"]["CUDA_VISIBLE_DEVICES"])
+        return start(command, **named)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    assert tunesmith("plan", "text-to-sql-gemma4-31b", "--set", "engine=jax") == 2
+    assert environments == [""]

@@ -97,6 +97,11 @@ class Estimate:
 class Session(Protocol):
     """Weights on devices, ready to score, generate, train and export."""
 
+    @property
+    def held_dtype(self) -> str:
+        """Type in which the frozen weights lie: `float32` or `bfloat16`; what trains is float32."""
+        ...
+
     def loss(
         self,
         dataset: PackedDataset,

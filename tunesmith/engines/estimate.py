@@ -7,6 +7,7 @@ meet.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,9 +42,13 @@ def estimate(recipe: Recipe, config: Mapping[str, Any], *, device_count: int, sa
         (asked / "config.json").write_text(json.dumps(config), encoding="utf-8")
         (asked / "count").write_text(str(device_count), encoding="utf-8")
         command = [sys.executable, "-m", "tunesmith.engines.estimate", folder]
+        # A GPU that is here would be taken for one of those pretended.
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
         with (
             (asked / "stderr").open("w", encoding="utf-8") as stderr,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+            ) as process,
         ):
             assert process.stdout is not None
             for line in process.stdout:

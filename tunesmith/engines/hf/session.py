@@ -52,6 +52,12 @@ class HfSession:
     lora: LoraSection | None = None
 
     @property
+    def held_dtype(self) -> str:
+        """Type of the frozen weights."""
+        bfloat16 = self.lora is not None and self.compute_dtype == torch.bfloat16
+        return "bfloat16" if bfloat16 else "float32"
+
+    @property
     def module(self) -> Any:
         """The model without a wrapper around it; sharded weights stay sharded."""
         return self.accelerator.unwrap_model(self.model)

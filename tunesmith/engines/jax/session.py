@@ -64,6 +64,11 @@ class JaxSession:
         self.lora = lora
         self._loss = make_loss(program)
 
+    @property
+    def held_dtype(self) -> str:
+        """Type of the frozen matrices."""
+        return self.program.compute_dtype if self.frozen else "float32"
+
     def params(self, dtype: str | None = None) -> Params:
         """All weights in one tree, matrices in the compute dtype or the one given."""
         return cast_matrices(
