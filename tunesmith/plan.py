@@ -42,7 +42,11 @@ class Plan:
     @property
     def verdict(self) -> str:
         """`fits`, `tight` (what is not counted may be too much) or `does not fit`."""
-        return "does not fit" if self.share > 1 else "tight" if self.share > _TIGHT else "fits"
+        if self.share > 1:
+            return "does not fit"
+        answering = self.estimate.by_kind.get("parameters", 0) + self.estimate.cache_bytes
+        fullest = max(self.share, answering / self.target.chip.memory_bytes)
+        return "tight" if fullest > _TIGHT else "fits"
 
     def lines(self) -> list[str]:
         """The plan for people."""

@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.fsdp_on_cpu import ROOT, finish, start_processes
+from tests.tiny import write_tiny_gemma3
 from tests.tiny_gemma4 import write_tiny_gemma4
 from tests.tiny_run import read_lines, read_summary, sentences, tunesmith, write_lines, write_recipe
 
@@ -213,3 +214,19 @@ def test_what_is_wrong_is_told_once_before_processes_start(tiny: Path, tmp_path:
     assert status == 2
     assert err.count("train.jsonl:1") == 1
     assert "starting" not in out
+
+
+def test_the_proof_sees_sharded_weights_in_float32(tmp_path: Path) -> None:
+    """Trained in bfloat16, whose rounding would be gaps of some 0.05 here."""
+    model = write_tiny_gemma3(tmp_path / "model", dtype="bfloat16")
+    recipe = recipe_of(
+        tmp_path,
+        model,
+        train={"max_steps": 3, "compute_dtype": "bfloat16"},
+        eval={"every_steps": None},
+        lora={"r": 4, "alpha": 8.0},
+        run={"export": "adapter"},
+    )
+    ended = finish(start_processes(2, "train", recipe), LIMIT)
+    assert "largest logit gap" in ended[0][0], ended
+    assert read_summary(tmp_path / "two")["export"]["max_logit_gap"] < 1e-3

@@ -180,5 +180,8 @@ def test_the_shipped_31b_recipe_on_eight_b200() -> None:
     for kind, size in found.by_kind.items():
         print(f"  {kind}: {size / 2**30:.2f} GiB")
     assert found.peak_bytes / 2**30 == pytest.approx(14.85, abs=0.3)
+    # 32 answers: 50 local layers hold 1,024 tokens × 16 heads of 256, 10 global ones 1,280 × 4 of
+    # 512; keys and values, 2 bytes each.
+    assert found.cache_bytes == 32 * 2 * 2 * (50 * 1024 * 16 * 256 + 10 * 1280 * 4 * 512)
     assert seconds < 300
     assert host < 2e9

@@ -14,6 +14,7 @@ from tunesmith.engines.contract import Estimate
 from tunesmith.errors import UserError
 from tunesmith.hardware import parse_target
 from tunesmith.models.published import find_config, published_config
+from tunesmith.plan import Plan
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_targets_of_as_many_devices_are_counted_once(
         counted.append(device_count)
         if device_count == 16:
             raise UserError("16 are too many")
-        return Estimate(device_count, 76 * 10**9, {"parameters": 76 * 10**9}, "forward", [], 1.0)
+        return Estimate(device_count, 76 * 10**9, {"parameters": 76 * 10**9}, "forward", 0, [], 1.0)
 
     monkeypatch.setattr("tunesmith.plan.estimate", estimate)
     on = ["b200x8", "h100x8", "a100-40x8", "b200x16"]
@@ -102,6 +103,14 @@ def test_targets_of_as_many_devices_are_counted_once(
         "a100-40x8 (1 × a2-highgpu-8g): does not fit",
         "b200x16: refused: 16 are too many",
     ]
+
+
+def test_answers_that_may_not_fit_make_it_tight() -> None:
+    """Evaluations generate before and after training, beside weights without a step."""
+    gib = 2**30
+    found = Estimate(8, 15 * gib, {"parameters": 7 * gib}, "backward", 28 * gib, [], 1.0)
+    assert Plan(parse_target("h100x8"), found).verdict == "fits"
+    assert Plan(parse_target("l4x8"), found).verdict == "tight"
 
 
 def test_the_jax_engine_says_once_that_it_has_no_estimate(

@@ -82,6 +82,8 @@ class Estimate:
             `communication` (weights made whole for a while, gradients on their way), `activations`
             (all else that a pass makes), `buffers`.
         phase: when it is held: `forward`, `backward` or `optimizer step`.
+        cache_bytes: of keys and values, beside the parameters, while evaluations generate answers;
+            no part of the peak. At most: if prompts are as long as a sequence may be.
         not_counted: what a device holds besides.
         seconds: that the estimate took.
     """
@@ -90,6 +92,7 @@ class Estimate:
     peak_bytes: int
     by_kind: Mapping[str, int]
     phase: str
+    cache_bytes: int
     not_counted: Sequence[str]
     seconds: float
 

@@ -98,6 +98,7 @@ def estimate(
         peak_bytes=live.peak,
         by_kind=live.peak_by_kind,
         phase=live.peak_phase,
+        cache_bytes=cache,
         not_counted=(*NOT_COUNTED, *notes),
         seconds=time.perf_counter() - begun,
     )
