@@ -32,7 +32,8 @@ class Chip:
 
 
 # Rates: NVIDIA's data sheets of the SXM parts (and of the L4), without sparsity. Machine types:
-# https://cloud.google.com/compute/docs/accelerator-optimized-machines, read in November 2025.
+# https://cloud.google.com/compute/docs/accelerator-optimized-machines. Written down from memory:
+# neither page was opened for it, so compare before a figure decides something.
 CHIPS = {
     chip.name: chip
     for chip in (
